@@ -24,13 +24,13 @@ DEFAULT_SCORE_TESTS = {
     "erasure": {},
     "shapley": {"exact_units": 8, "longer": "phrases"},
 }
-"""Default tests for user-provided scores, with their options.
+"""Tests that ``evaluate_scores`` runs by default on a classifier, with their options, by name.
 
-Shapley values over all subsets of 8 units take 2**8 = 256 forward passes per text; longer texts are
-divided into phrases.
+Shapley values of up to 8 units are exact, which takes 2**8 = 256 forward passes per text. Longer
+texts are divided into phrases.
 """
 DEFAULT_PROMPT_SCORE_TESTS = ("sources",)
-"""Default tests for user-provided scores if the model is a language model."""
+"""Names of the tests that ``evaluate_scores`` runs by default on a language model."""
 
 
 @public_function

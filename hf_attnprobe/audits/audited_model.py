@@ -64,13 +64,20 @@ ModelLike = (
     | tuple[nn.Module, PreTrainedTokenizerBase]
     | list[Any]
 )
-"""Anything that an audit accepts as a model."""
+"""Type of the argument ``model`` of an audit.
+
+It is a folder or a Hub id (a string), a saved model with its loading options, a loaded model, an
+adapter, a pipeline, or a (model, tokenizer) pair.
+"""
 TokenizerLike = Any
-"""A tokenizer, or an image processor for a model that reads images."""
+"""Type of the argument ``tokenizer``: a tokenizer, or an image processor for an image model."""
 HALF_PRECISION_TYPES = ("bfloat16", "float16")
-"""Values for ``--dtype`` whose results are compared with float32."""
+"""16-bit data types, as values for ``--dtype``.
+
+An audit with one of them first checks on a few texts that its results are close to float32.
+"""
 SLOW_CPU_TYPES = {torch.bfloat16, torch.float16}
-"""Data types in which most CPUs compute slowly."""
+"""Data types in which most CPUs compute more slowly than in float32."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,10 @@ from hf_attnprobe.storage.folders import reserve_folder
 
 
 MODEL_FOLDER = "0-model"
-"""Folder name for the audit of the model with which all versions are compared."""
+"""Name of the subfolder with the audit of the original model.
+
+All other subfolders, such as "1-int8", hold the audits of versions that are compared with it.
+"""
 
 
 @public_function
@@ -107,7 +110,10 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
 
 
 def _resolve_version(model: Any, version: Any, options: AuditOptions) -> tuple[Any, AuditOptions]:
-    """Return the model to load for a version, and its audit options."""
+    """Return the model to load for a version, and its audit options.
+
+    The name of a weight change, such as "int8", becomes an option for an audit of the same model.
+    """
     if version in get_args(WeightChange):
         return model, replace(options, weights=version)
     return version, options

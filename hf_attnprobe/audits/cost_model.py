@@ -19,16 +19,25 @@ from hf_attnprobe.protocol import Site
 
 
 REPORT_TIME_SHARE = 0.1
-"""Fraction of a time limit that is reserved for the report."""
+"""Fraction of an audit's time limit that is reserved for writing the report."""
 MIN_REPORT_SECONDS = 10.0
-"""Minimum time reserved for the report, in seconds, but at most half the time limit."""
+"""Minimum time that is reserved for writing the report, in seconds.
+
+The reserve never exceeds half the time limit.
+"""
 BAR_UPDATE_SECONDS = 0.3
 """Minimum time between two updates of the progress bar, in seconds."""
 
 CostClass = Literal["first", "head", "group"]
-"""Position of a step within its test: the first site, a later single head, or a later group."""
+"""Cost class of a step: the first site of its test, a later single head, or a later head group.
+
+The first site also pays for the computations that all sites of a test share.
+"""
 CostKey = tuple[str, CostClass]
-"""Test and cost class; steps with the same key take about the same time per token."""
+"""Test name and cost class, such as ("permutation", "head").
+
+Steps with the same key take about the same time per token.
+"""
 
 
 class Step(NamedTuple):

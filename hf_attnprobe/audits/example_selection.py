@@ -53,36 +53,47 @@ MIN_AGREEMENT_TOKENS = 5
 The few tokens of a shorter text can agree in their order by chance.
 """
 LEAVE_ONE_OUT_TESTS = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
-"""Tests that compute leave-one-out for every text.
+"""Names of the tests that compute leave-one-out for every text.
 
-If one of them ran, leave-one-out for an example costs no more than one further audited text.
+A report displays leave-one-out for its example texts only if one of these tests ran. An example
+then takes no more time than an audited text.
 """
 COMPARED_DIGITS = 6
-"""Decimals to which values are rounded before comparison, so that batch size has no influence."""
+"""Number of decimals to which values are rounded before they are compared.
+
+Smaller differences depend on the batch size, so they must not decide which text is displayed.
+"""
 RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
 }
-"""Statistics with one score for each unit in a prompt, by ranking name."""
+"""Name of the statistic with the unit scores of a prompt, by ranking name.
+
+The rows contain one value per unit; "unit_loss@3" is the leave-one-out score of the fourth unit.
+"""
 PROMPT_STATISTICS = {
     "sink_share": SINK_SHARE_LABEL,
     "passage_share": PASSAGE_SHARE_LABEL,
     "contextual_gain": PASSAGE_GAIN_LABEL,
     "answer_is_greedy": "",
 }
-"""Labels for numbers that are displayed with a prompt, by statistic name.
+"""Labels of the numbers that a report displays with a prompt, by statistic name.
 
-A statistic with an empty label is read, but not displayed.
+The statistic with the empty label (whether the answer is the model's greedy answer) is not displayed
+as a number.
 """
 MAX_PROMPTS = 1000
-"""Maximum number of prompts that are saved with unit scores."""
+"""Maximum number of prompts for which the scores of all units are saved with the report."""
 AGREEMENT_STATISTICS = (
     "importance@attention",
     "source_agreement@attention",
     "attention_leave_one_out_tau",
 )
-"""Statistics for the agreement between attention and leave-one-out, in order of preference."""
+"""Names of statistics that measure the agreement between attention and leave-one-out.
+
+The examples are selected by the first of these statistics that the audit has measured.
+"""
 RANDOM_REASON = "drawn by chance"
 """Reason displayed with an example that was drawn at random."""
 
@@ -210,12 +221,13 @@ def _add_unit_scores(
         return tuple(float(unit_values.get(f"{statistic}@{k}", np.nan)) for k in positions)
 
     scores = {name: collect_values(statistic) for name, statistic in RANKING_STATISTICS.items()}
-    matters = collect_values("unit_matters")
-    is_tested = not np.isnan(matters).all()
+    # The statistic is 1 for units that matter, 0 for other units, and NaN if it was not measured.
+    matter_flags = collect_values("unit_matters")
+    has_flags = not np.isnan(matter_flags).all()
     return replace(
         prompt,
         scores={name: values for name, values in scores.items() if not np.isnan(values).all()},
-        matters=tuple(k for k in positions if matters[k] == 1) if is_tested else None,
+        matters=tuple(k for k in positions if matter_flags[k] == 1) if has_flags else None,
         numbers={
             description: float(prompt_values[name])
             for name, description in PROMPT_STATISTICS.items()
@@ -263,7 +275,10 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
 
 
 def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Yield the ids of the texts with most and least agreement of attention and leave-one-out."""
+    """Yield the texts with the most and the least agreement between attention and leave-one-out.
+
+    Each text is a pair of its id and the reason that a report displays.
+    """
     site = choose_displayed_site(rows)
     if site is None:
         return
@@ -281,7 +296,10 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """List wrong predictions, with the highest probability first."""
+    """Yield the texts with wrong predictions, the most confident prediction first.
+
+    Each text is a pair of its id and the reason that a report displays.
+    """
     wrong_predictions = predictions[compute_accuracy(predictions) < 1]
     probabilities = wrong_predictions.probability.round(COMPARED_DIGITS)
     sorted_probabilities = probabilities.sort_values(ascending=False, kind="stable")

@@ -29,12 +29,17 @@ if TYPE_CHECKING:
 
 
 IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
-"""Configuration settings that depend on how a model was saved and do not affect its predictions.
+"""Configuration settings that the fingerprint of a model's configuration ignores.
 
-The number format is missing here because the weight fingerprint contains it.
+They depend on how the model was saved. The data type is ignored too, because the fingerprint of the
+weights already depends on it.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Words in the names of settings about a model's origin, such as "path" in "name_or_path"."""
+"""Words in the names of settings that describe where a model comes from.
+
+For example, "name_or_path" contains "path". A fingerprint ignores such settings, so that it stays
+the same if a model is moved to another folder.
+"""
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",
     "model_max_length",
@@ -42,7 +47,10 @@ TOKENIZER_ATTRIBUTES = (
     "special_tokens_map",
     "truncation_side",
 )
-"""Tokenizer attributes that the serialised backend does not contain."""
+"""Tokenizer attributes that are part of a tokenizer's fingerprint.
+
+They are listed here because the serialised backend of a fast tokenizer does not contain them.
+"""
 
 
 def build_identity(

@@ -14,11 +14,14 @@ from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, FAITHFULNESS_OP
 
 
 WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
-"""Change to a model's weights before the audit."""
+"""Name of a change to a model's weights before the audit, such as rounding them to int8."""
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Seconds per unit, for durations such as "10m"."""
+"""Number of seconds in a unit of time, by its letter in a duration such as "10m"."""
 N_PARTIAL_EXAMPLES = 3
-"""Maximum number of example texts in a report on a time-limited audit or a share."""
+"""Maximum number of example texts in the report of a partial audit.
+
+An audit is partial if it has a time limit, or if it covers only a share of the texts.
+"""
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,15 @@ logger = logging.getLogger(__name__)
 PAGE_FILE = "report.html"
 """Name of the HTML page in an audit's output folder."""
 FIRST_TOKEN = "the first token"
-"""Description that an adapter returns if its model predicts from the first token's state."""
+"""Description that an adapter returns if its model predicts from the first token's state.
+
+The report replaces it with the token's name, such as "[CLS]".
+"""
 LONG_AUDIT_SECONDS = 1800.0
-"""Estimated duration, in seconds, from which the user gets advice on how to shorten the audit."""
+"""Estimated duration, in seconds, of an audit that is called long.
+
+From this duration on, the estimate also explains how to shorten the audit.
+"""
 
 
 def run_requested_audit(
@@ -267,14 +273,15 @@ def _list_notes(
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
-    """List a note for each training or validation split that equals the audited texts.
+    """List warnings if the model was trained, or selected, on the audited texts.
 
     Args:
         model: Model name; a folder may hold a record of its training.
         provenance: The report's provenance.
 
     Returns:
-        Notes; empty if the record mentions no such split.
+        Warnings for the report; empty if there is no record of the training, or if the model was
+        trained and selected on other texts.
     """
     data_fingerprints = read_record(Path(model)).get("data") or {}
     uses = (("train", "trained"), ("validation", "selected"))
@@ -300,12 +307,13 @@ def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
     """Return a note if some passages were too long to delete all their units, else None."""
-    n_units = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
-    n_long = sum(n > MAX_DELETED_UNITS for n in n_units)
+    # Tokens outside all units have the unit id −1.
+    unit_counts = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
+    n_long = sum(n_units > MAX_DELETED_UNITS for n_units in unit_counts)
     if not n_long or "sources" not in runner.options:
         return None
     return (
-        f"Long passages: {n_long} of {len(n_units)} prompts have more than {MAX_DELETED_UNITS} "
+        f"Long passages: {n_long} of {len(unit_counts)} prompts have more than {MAX_DELETED_UNITS} "
         f"units. All their units were knocked out, but only {MAX_DELETED_UNITS} were deleted: the "
         "units with the most attention or the largest loss by knockout. The deletion of any other "
         "unit counts as having no effect."

@@ -58,20 +58,27 @@ from hf_attnprobe.storage.rows import (
 
 
 SAVE_INTERVAL_SECONDS = 20.0
-"""Interval, in seconds, at which finished rows are saved while a batch is still running."""
+"""Time between two writes of finished rows, in seconds, while a batch is still running."""
 N_PRUNE_STEPS = 12
 """Number of steps in the pruning curve, from no ablated heads to all heads ablated."""
 MAX_SINGLE_TEXT_CHECKS = 2
-"""Maximum number of texts to recompute for a model that reads one text at a time.
+"""Maximum number of saved predictions to check if the model reads one text at a time.
 
 Few checks are enough, because such a model cannot mix up the texts in a batch.
 """
 QUICK_ROUND_SECONDS = 3.0
-"""Duration of a warm-up round, in seconds, up to which a larger round follows."""
+"""Maximum duration, in seconds, of a quick warm-up round.
+
+A warm-up runs the tests on a few texts to measure their costs. If a round was quick, another round
+with more texts follows.
+"""
 WARM_UP_GROWTH = 4
-"""Growth factor for the text count from one warm-up round to the next."""
+"""Factor by which the number of texts grows from one warm-up round to the next."""
 MEMORY_SAFETY_FACTOR = 1.25
-"""Factor on the measured memory, for buffers inside operators that profiling cannot see."""
+"""Safety factor on the measured memory.
+
+It accounts for buffers inside operators, which profiling cannot see.
+"""
 MAX_PROFILED_OPERATIONS = 1000
 """Maximum number of operations per test that are profiled for peak memory.
 
@@ -81,7 +88,7 @@ Some tests are long searches, whose later steps need no more memory than their f
 SitesByTest = Mapping[str, Sequence[Site]]
 """Sites at which each test runs, by test name."""
 WorkItem = tuple[SitesByTest, list[Text]]
-"""Tests with their sites, and a batch of texts on which they have not run yet."""
+"""Pair (sites by test, texts): a batch of texts, and the tests that have not run on it yet."""
 
 
 def list_test_site_pairs(sites_by_test: SitesByTest) -> list[tuple[str, Site]]:
@@ -101,7 +108,13 @@ class BatchLimit:
     max_tokens: float = math.inf
 
     def shrink(self, halves: Sequence[Sequence[Text]]) -> None:
-        """Lower the limit to the larger half of a batch that did not fit into memory."""
+        """Lower the limit after a batch did not fit into memory and was split.
+
+        The new limit is the number of tokens, including padding, in the larger half.
+
+        Args:
+            halves: The two halves of the batch.
+        """
         larger_half = max(len(half) * _get_max_length(half) for half in halves)
         self.max_tokens = min(self.max_tokens, larger_half)
 
@@ -398,7 +411,7 @@ class AuditRunner:
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield texts as collated batches within the memory budget."""
+        """Yield the texts in collated batches that fit into the memory budget."""
         planner = replace(self, texts=texts)
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")

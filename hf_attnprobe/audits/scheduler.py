@@ -40,17 +40,19 @@ from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows,
 
 
 FIRST_GOAL = MIN_TEXTS
-"""Number of texts per test in the first round, which is doubled in every later round.
+"""Number of texts on which every test runs in the first round of a time-limited audit.
 
-With fewer texts, the report cannot answer any of its questions.
+The number is doubled in every later round. With fewer texts, the report cannot answer any of its
+questions.
 """
 PREDICTION_FACTOR = 4
-"""Ratio of texts with predictions to texts per test.
+"""Number of texts with a prediction, relative to the number of texts on which a test runs.
 
-Accuracy needs more texts for a narrow interval, and a prediction takes only one forward pass.
+Accuracy needs more texts for a narrow confidence interval, and a prediction takes only one forward
+pass.
 """
 HEADS_PER_TURN = 10
-"""Number of heads on which one test runs per turn."""
+"""Maximum number of heads on which a test runs in one turn of a time-limited audit."""
 TIME_SAFETY_FACTOR = 1.3
 """Safety factor on estimated durations, because the estimates are not exact."""
 
@@ -91,7 +93,14 @@ class CompletedWork:
             self.get_ids(test, site).update(text.example_id for text in texts)
 
     def synchronise(self, decision: Decision) -> Decision:
-        """Return the main process's decision on every process, because their clocks differ."""
+        """Return the main process's decision on every process.
+
+        Decisions depend on the time. Processes have different clocks, so they could disagree
+        otherwise.
+
+        Args:
+            decision: This process's own decision.
+        """
         decisions = [decision]
         broadcast_object_list(decisions)
         return decisions[0]

@@ -37,9 +37,9 @@ from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
 logger = logging.getLogger(__name__)
 
 N_TEXTS_CHECKED_AFTER = 8
-"""Number of texts to recompute at the end of an audit."""
+"""Number of texts whose saved predictions are checked at the end of an audit."""
 N_TEXTS_CHECKED_BEFORE = 2
-"""Number of texts to recompute before an audit is resumed."""
+"""Number of texts whose saved predictions are checked before an audit is resumed."""
 CHANGED_MODEL_CAUSE = (
     "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
     "--output-dir"
@@ -62,10 +62,15 @@ N_PRECISION_TEXTS = 8
 LOGGED_DIFFERENCE = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
-It is a difference between probabilities, or between output changes after an edit (from 0 to 1).
+Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
+been made uniform.
 """
 MAX_DIFFERENCE = 0.1
-"""Largest accepted difference from float32 in probabilities and output changes."""
+"""Difference between half precision and float32 above which the audit stops with an error.
+
+Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
+been made uniform.
+"""
 N_PREFLIGHT_TEXTS = 4
 """Number of texts, starting with the longest, on which the model runs before the audit."""
 TESTED_PADDINGS = (1, 4, 16)
@@ -88,11 +93,12 @@ def draw_texts(
     """
     saved_ids = set(predictions.index)
     text_by_id = {text.example_id: text for text in texts if text.example_id in saved_ids}
-    ids_by_length = sorted(text_by_id, key=lambda key: (text_by_id[key].n_tokens, key))
-    longest = ids_by_length[-1:]
-    random_ids = [key for key in draw_random_order(text_by_id, seed) if key not in longest]
-    drawn_ids = [*longest, *random_ids][:n_texts]
-    return [text_by_id[key] for key in drawn_ids]
+    sorted_texts = sort_by_length([*text_by_id.values()])
+    longest_ids = [text.example_id for text in sorted_texts[-1:]]
+    random_order = draw_random_order(text_by_id, seed)
+    random_ids = [example_id for example_id in random_order if example_id not in longest_ids]
+    drawn_ids = [*longest_ids, *random_ids][:n_texts]
+    return [text_by_id[example_id] for example_id in drawn_ids]
 
 
 def check_recorded_prediction(

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 N_WARM_UP_TEXTS = 21
-"""Number of texts that are run to estimate an audit's duration."""
+"""Number of texts on which the tests run to estimate an audit's duration (``--estimate``)."""
 N_WARM_UP_PROMPTS = 2
 """Number of prompts that a language model answers to estimate an audit's duration."""
 

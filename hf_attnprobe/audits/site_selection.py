@@ -32,7 +32,10 @@ ALL_HEADS = "all"
 SHARED_KEYS = "shared"
 """Value for ``--head-sets`` that selects all sets of heads with shared keys."""
 UNREQUESTED_HEADS_REASON = "it tests single heads, which were not requested"
-"""Reason for leaving out a test of single heads if only head groups are tested."""
+"""Reason that the report gives for a test that was left out, because it runs only on single heads.
+
+It is used if the audit tests only groups of heads.
+"""
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,16 @@ logger = logging.getLogger(__name__)
 MAX_REFERENCE_TEXTS = 32
 """Maximum number of texts that provide replacement outputs for an ablated head."""
 MAX_REFERENCE_TOKENS = 4096
-"""Maximum token count of all these texts together, including padding."""
+"""Maximum number of tokens in all texts that provide replacement outputs for an ablated head.
+
+Padding counts too. At least two texts are used, even if they have more tokens.
+"""
 N_SHARPNESS_TEXTS = 128
-"""Sample size for the standard temperature, in texts."""
+"""Number of texts from which the model's standard temperature is computed."""
 N_DONOR_TEXTS = 64
-"""Number of donors, which are texts whose states are exchanged into other texts."""
+"""Number of donors, which are texts whose states replace the states of other texts."""
 SAMPLE_BATCH_SIZE = 16
-"""Number of texts per batch while the model runs on a sample."""
+"""Maximum number of texts per batch when the model runs on a sample of the split."""
 
 
 def is_needed(requirement: str, tests: Iterable[str]) -> bool:
@@ -95,7 +98,10 @@ def set_reference(
     examples: "datasets.Dataset",
     tests: Iterable[str],
 ) -> None:
-    """Store head outputs for a sample of texts in the adapter, if any test needs them.
+    """Run the model on a sample of texts, and store its head outputs in the adapter.
+
+    The test ``head_ablation`` uses them in place of an ablated head's output. Nothing is stored if no
+    test needs them, or if the adapter has no access to head outputs.
 
     Args:
         adapter: The model, which receives the head outputs.
@@ -106,10 +112,11 @@ def set_reference(
     if not is_needed("uses_reference", tests) or adapter.lacks(HeadOutputs) is not None:
         return
     texts = _sample_texts(adapter, tokenizer, examples, MAX_REFERENCE_TEXTS)
-    n_texts = MAX_REFERENCE_TOKENS // max(text.n_tokens for text in texts)
+    max_length = max(text.n_tokens for text in texts)
+    n_texts = max(2, MAX_REFERENCE_TOKENS // max_length)
     batches = [
         collate(adapter, batch_texts, tokenizer.pad_token_id or 0)
-        for batch_texts in split_for_model(adapter, texts[: max(2, n_texts)])
+        for batch_texts in split_for_model(adapter, texts[:n_texts])
     ]
     adapter.require(HeadOutputs).set_reference(*batches)
 
@@ -120,9 +127,10 @@ def set_donors(
     selection: AuditSelection,
     seed: int,
 ) -> None:
-    """Store the most attended states from a sample of texts in the adapter, if a test needs them.
+    """Collect the most attended states from a sample of texts, and store them in the adapter.
 
-    A warning is logged if all sampled texts have the same prediction, because interchange then has
+    The test ``interchange`` inserts these states into other texts. Nothing is stored if no test
+    needs them. A warning is logged if all sampled texts have the same prediction, because interchange then has
     no suitable donor.
 
     Args:

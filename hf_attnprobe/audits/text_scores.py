@@ -49,7 +49,10 @@ from hf_attnprobe.protocol import (
 
 
 TextPair = tuple[str, str | None]
-"""A text and the second text of a pair; None for single texts."""
+"""The strings of a text and of its second text, such as a premise and a hypothesis.
+
+The second string is None for single texts.
+"""
 
 
 # --- Units in words ------------------------------------------------------------------------------
@@ -87,9 +90,9 @@ def strip_span(string: str, start: int, end: int) -> tuple[int, int]:
     Returns:
         New start and end.
     """
-    part = string[start:end]
-    n_leading_blanks = len(part) - len(part.lstrip())
-    stripped_end = start + len(part.rstrip())
+    substring = string[start:end]
+    n_leading_blanks = len(substring) - len(substring.lstrip())
+    stripped_end = start + len(substring.rstrip())
     return start + n_leading_blanks, stripped_end
 
 
@@ -320,7 +323,7 @@ def _describe_decisions(
 
 
 def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode an answer span, given as the positions of its first and last token."""
+    """Decode the answer between two token positions; return "no answer" for an invalid span."""
     start, end = span[:2]
     ids = batch.inputs["input_ids"][0]
     if not 0 <= start <= end < len(ids):
@@ -329,7 +332,16 @@ def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenize
 
 
 def _decode_masked_words(ranks: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode the words predicted at the masks, given as ranks among the most likely tokens."""
+    """Decode the words that a masked language model predicts at its masks.
+
+    Args:
+        ranks: For each mask, the rank of the predicted token among the stored likely tokens.
+        batch: A batch with a single text; its input "kept" holds the likely token ids of each mask.
+        tokenizer: The model's tokenizer.
+
+    Returns:
+        The words, joined by commas; "another word" if a rank has no stored token.
+    """
     likely_tokens = batch.inputs.get("kept", torch.empty(1, len(ranks), 0))[0]
     words = []
     for token_ids, rank in zip(likely_tokens.tolist(), ranks, strict=False):
@@ -525,6 +537,7 @@ def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
         −1 if the targets become more probable when the unit is removed, else 1, `[batch, keys]`.
     """
     probs, probs_without_unit = observation.probs, observation.leave_one_out
+    # Compare the probability of the targets before and after each unit is removed.
     is_target = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
     # Probabilities near 1 are shifted by the same amount, so that small differences keep digits.
     is_large = (probs * is_target).sum(-1) > 0.5

@@ -33,7 +33,10 @@ LIBRARY_ATTRIBUTES = (
     ("source_attributions", "source"),  # inseq
     ("values", "data"),  # SHAP
 )
-"""Names of the score attribute and the token attribute in result objects from other libraries."""
+"""Pairs (score attribute, token attribute) in result objects from other libraries.
+
+For example, an ``Explanation`` from SHAP holds the scores in ``values`` and the tokens in ``data``.
+"""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class ScoreRow:
 
 
 SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
-"""Columns that a score file may have."""
+"""Columns that a score file may have: id, score, unit, start, end, token and source."""
 
 
 def _parse_id(value: Any) -> int:
@@ -179,7 +182,19 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
 
 
 def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
-    """Merge all rows for one text, which hold one score each or lists of scores."""
+    """Merge all rows of a score file that belong to one text.
+
+    Args:
+        example_id: Text id.
+        rows: The rows; each holds a single score, or a list of scores.
+
+    Returns:
+        The scores in text order.
+
+    Raises:
+        AttnProbeError: If scores are missing, if another column does not have a value for each
+            score, or if the units are not numbered from 0.
+    """
     columns = {}
     for name in SCORE_COLUMNS[1:]:
         cells = pd.Series([getattr(row, name) for row in rows])
@@ -191,7 +206,9 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
         if table[name].isna().any():
             n_values = table[name].count()
             raise _make_score_error(
-                example_id, f"expected a {name} for each score, got {n_values} for {len(table)}"
+                example_id,
+                f"the column {name} must have a value for each of the {len(table)} scores, but has "
+                f"{n_values}",
             )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
@@ -261,7 +278,7 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
         array = np.asarray(values)
     except ValueError as error:
         raise _make_score_error(
-            example_id, "expected a score for each token, got lists of several lengths"
+            example_id, "expected one score per token, got nested lists of different lengths"
         ) from error
     if array.dtype.kind not in "fiu":
         raise _make_score_error(
@@ -273,7 +290,8 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
         shape = " × ".join(map(str, array.shape))
         raise _make_score_error(
             example_id,
-            f"expected a score for each token, got {shape} scores; select one class and one step",
+            f"expected one score per token, got an array of {shape} scores; select the scores for "
+            "one class and one generation step",
         )
     return array
 
@@ -453,7 +471,9 @@ def _sum_quoted_scores(
     units: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[float]:
-    """Sum the scores for all quotations inside a unit or around it, for each unit.
+    """Compute each unit's score as the sum over all quotations that overlap the unit.
+
+    A quotation overlaps a unit if one of the two strings contains the other.
 
     Args:
         text: The text as tokens.
@@ -491,7 +511,10 @@ def _sum_span_scores(
     unit_spans: Sequence[tuple[int, int]],
     string: str,
 ) -> list[float]:
-    """Sum the scores for all spans inside a unit, or take the score for the span around it.
+    """Compute each unit's score from the spans that overlap the unit.
+
+    The score is the sum over all spans inside the unit, or else the score of the span that contains
+    the unit.
 
     Args:
         text: The text as tokens.
@@ -523,12 +546,12 @@ def _sum_span_scores(
             if not (contains_unit or is_inside_unit):
                 raise _make_score_error(
                     text.example_id,
-                    f"expected spans that do not cut {unit_name}, got {start} to {end}",
+                    f"a span must not cut a unit, but the span from {start} to {end} cuts {unit_name}",
                 )
             overlapping_scores.append(value)
         if not overlapping_scores:
             raise _make_score_error(
-                text.example_id, f"expected a span that covers {unit_name}, got none"
+                text.example_id, f"every unit needs a span, but there is none for {unit_name}"
             )
         unit_scores.append(sum(overlapping_scores))
     return unit_scores

@@ -49,21 +49,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
-"""Content of the user's turn, for a tokenizer with a chat template."""
-PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
-"""Prompt for a tokenizer without a chat template.
+"""Default content of the user's turn, if the tokenizer has a chat template.
 
+The placeholders are replaced with the passages and the question.
+"""
+PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
+"""Default prompt, if the tokenizer has no chat template.
+
+The placeholders are replaced with the passages and the question.
 The answer begins with a space and ends at the first line break.
 """
 GENERATION_BATCH_SIZE = 8
-"""Maximum number of prompts per generation batch."""
+"""Maximum number of prompts that a language model answers in one batch."""
 SINGLE_UNIT_REASON = "consist of a single {}, so that there is nothing to compare"
-"""Reason for leaving out prompts with a single unit; the placeholder is the unit's name."""
+"""End of the warning "3 of 10 prompts …", if prompts with a single unit are left out.
+
+The placeholder is replaced with the unit's name, such as "sentence".
+"""
 
 Span = tuple[int, int]
 """Start and end position of a substring, in characters; the end is exclusive."""
 TextSpan = tuple[int, Span]
-"""Index of a string in a list, and a span within this string."""
+"""Pair (index, span): the index of a string in a list, and a span within this string."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +319,10 @@ def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) 
 
 
 def _find_last_letter(text: str, start: int, end: int) -> int:
-    """Return the position of a token's last nonblank character, or else its start."""
+    """Return the position of a token's last nonblank character.
+
+    The result is the token's start if all its characters are blank.
+    """
     return max(start + len(text[start:end].rstrip()) - 1, start)
 
 
@@ -410,7 +420,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    """Return the tokens up to the end of the first nonblank line."""
+    """Cut token ids after the first nonblank line, and return the remaining ids."""
     for n_tokens in range(1, len(ids) + 1):
         if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
@@ -836,7 +846,11 @@ def _reuse_answer(
     prompt_ids: Sequence[int],
     name: str,
 ) -> list[int]:
-    """Return token ids for another model's answer; they are equal if both tokenizers agree."""
+    """Return token ids for an answer that another model has generated.
+
+    The other model's token ids are used if both tokenizers agree about the prompt and the answer.
+    Otherwise, the answer is tokenized again.
+    """
     n_prompt = reference_row["labelled"].count(0)
     reference_prompt_ids = reference_row["input_ids"][:n_prompt]
     answer_ids = reference_row["input_ids"][n_prompt:]
@@ -847,7 +861,20 @@ def _reuse_answer(
 
 
 def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: str) -> list[int]:
-    """Mark the first token at which the rival answer differs; all other entries are −1."""
+    """Mark the first token at which a rival answer differs from the answer.
+
+    Args:
+        ids: Token ids of the answer.
+        rival_ids: Token ids of the rival answer.
+        name: Row name, for the error message.
+
+    Returns:
+        One number per token of the answer: the rival answer's token id at the first difference, −1
+        at all other positions.
+
+    Raises:
+        AttnProbeError: If one answer begins with the other.
+    """
     marked_ids = [-1] * len(ids)
     for position, (token, rival_token) in enumerate(zip(ids, rival_ids, strict=False)):
         if token != rival_token:

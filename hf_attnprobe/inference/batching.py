@@ -29,9 +29,12 @@ PAD_VALUES = {
     "tags": -1,
     "scores": 0.0,
 }
-"""Values at padding positions, by input name; for ``input_ids``, it is the padding token."""
+"""Value that fills padding positions, by the name of the model input.
+
+The name ``input_ids`` is missing, because its value is the tokenizer's padding token.
+"""
 BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-"""Bytes per unit, for memory sizes such as "500MB"."""
+"""Number of bytes in a unit of memory, by the unit's name in a size such as "500MB"."""
 
 
 def sort_by_length(texts: Sequence[Text]) -> list[Text]:
@@ -92,7 +95,10 @@ def form_batches(
 
 
 def split_for_model(adapter: AttentionModelBase, texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    """Split texts into the largest batches that the model accepts."""
+    """Split texts into batches of the maximum size that the model accepts.
+
+    All texts form one batch if the model has no maximum.
+    """
     return split_into_chunks(texts, adapter.max_batch_size or max(len(texts), 1))
 
 
@@ -170,7 +176,11 @@ def collate(
 
 
 def _stack_labels(texts: Sequence[Text]) -> Tensor:
-    """Stack labels to a tensor `[batch]`, or to `[batch, parts]` with −1 as padding."""
+    """Combine the labels of several texts into one tensor.
+
+    Returns:
+        A tensor `[batch]`, or `[batch, parts]` with −1 as padding if a text has several labels.
+    """
     labels = [torch.as_tensor(text.label) for text in texts]
     if labels[0].dim() == 0:
         return torch.stack(labels)
@@ -210,6 +220,7 @@ def _mark_units(marked_tokens: Tensor, batch: Batch) -> Tensor | None:
     units = batch.inputs.get("units")
     if units is None:
         return marked_tokens & batch.content_mask
+    # Count the marked tokens of each unit; a unit is stored at its first token.
     n_marked = torch.zeros_like(units).scatter_add(1, units, marked_tokens.long())
     return (n_marked > 0) & batch.content_mask
 
@@ -227,8 +238,12 @@ def _sum_scores_by_key(scores: Tensor, batch: Batch) -> Tensor:
     units = batch.inputs.get("unit_ids")
     if units is None:
         return scores
+    # Tokens outside all units have the index −1. They add 0 to the first unit.
+    is_outside = units < 0
+    unit_indices = units.masked_fill(is_outside, 0)
+    added_scores = scores.masked_fill(is_outside, 0)
     key_scores = scores.new_zeros(batch.mask.shape)
-    return key_scores.scatter_add(1, units.clamp_min(0), scores.masked_fill(units < 0, 0))
+    return key_scores.scatter_add(1, unit_indices, added_scores)
 
 
 def parse_bytes(size: str | int) -> int:

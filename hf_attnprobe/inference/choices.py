@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 MAX_UNKNOWN_SHARE = 0.5
-"""Fraction of unknown tokens above which an audit is refused."""
+"""Fraction of unknown tokens above which an audit stops with an error."""
 REPORTED_UNKNOWN_SHARE = 0.1
-"""Fraction of unknown tokens above which the report mentions them."""
+"""Fraction of unknown tokens above which the report contains a note about them."""
 
 
 def compute_unknown_share(
@@ -227,5 +227,12 @@ def _flatten_choices(
 
 
 def _stack_choices(pairs: Sequence[Text]) -> dict[str, list[list[int]]]:
-    """Combine the inputs for all choices of a text, as one list per choice."""
+    """Combine the inputs of all (text, choice) pairs of a text.
+
+    Args:
+        pairs: The encoded pairs, one per choice.
+
+    Returns:
+        For each input name, a list with one list of numbers per choice.
+    """
     return {name: [pair.inputs[name] for pair in pairs] for name in pairs[0].inputs}

@@ -43,11 +43,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SEGMENTS = ("text", "text_pair")
-"""Names of the two texts in a pair."""
+"""Column names of the first and the second text in a pair; also the values for ``--segment``."""
 RATIONALE_COLUMNS = {"rationale", "rationale_pair"}
-"""Columns with human rationales, as lists of word positions in the text."""
+"""Names of the columns with human rationales for the first and the second text in a pair.
+
+A rationale is a list of word positions: [0, 3] marks the first and the fourth word.
+"""
 TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-"""Tokenizer outputs that can be padded and shortened."""
+"""Names of the tokenizer outputs that are supported.
+
+A tokenizer with other outputs causes an error, because it is unknown how to pad them.
+"""
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class TextModel(Protocol):
 OtherArguments = ParamSpec("OtherArguments")
 ReturnType = TypeVar("ReturnType")
 TokenizerFunction = Callable[Concatenate[PreTrainedTokenizerBase, OtherArguments], ReturnType]
-"""Function whose first argument is a tokenizer."""
+"""Type of a function whose first argument is a tokenizer."""
 
 
 def preserve_tokenizer(
@@ -268,7 +274,21 @@ def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
 def _resolve_segment(
     model: TextModel, second_strings: list[str] | None, segment: str | None
 ) -> str | None:
-    """Return which text in a pair to explain; some models attend to only one of them."""
+    """Return which text in a pair to explain.
+
+    Some models attend to only one of the two texts, which is then the text to explain.
+
+    Args:
+        model: The model's properties.
+        second_strings: The second texts; None for single texts.
+        segment: The user's choice, "text" or "text_pair"; None for both texts.
+
+    Returns:
+        "text", "text_pair", or None for both texts.
+
+    Raises:
+        AttnProbeError: If the model needs pairs, or does not attend to the chosen text.
+    """
     if model.segment is None:
         return segment
     if second_strings is None:
@@ -344,7 +364,10 @@ def _count_too_long(
 
 
 def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozenset[int]) -> None:
-    """Mark separators as special tokens, so that a lone separator does not count as a sentence."""
+    """Mark separator tokens as special tokens in the inputs.
+
+    Otherwise, a separator without further tokens would count as a sentence.
+    """
     rows = zip(inputs["input_ids"], inputs["special_tokens_mask"], strict=True)
     for token_ids, special_mask in rows:
         for position, token_id in enumerate(token_ids):
@@ -451,7 +474,20 @@ def _mark_rationale_tokens(
     text_column: str,
     rationale_column: str,
 ) -> list[list[bool]]:
-    """Mark the tokens that overlap a rationale, as if all tokens belonged to one text in a pair."""
+    """Mark the tokens that overlap a rationale of the first or the second text in a pair.
+
+    All tokens are treated as tokens of the given text. The caller discards the marks at tokens of
+    the other text.
+
+    Args:
+        examples: The examples.
+        offsets: Start and end for every token in characters.
+        text_column: Column of the text, "text" or "text_pair".
+        rationale_column: Column of its rationale; nothing is marked if it does not exist.
+
+    Returns:
+        For each text, whether each token belongs to the rationale.
+    """
     ids, strings = read_column(examples, "example_id"), read_column(examples, text_column)
     rationales: list[Any] = [[]] * len(ids)
     if rationale_column in examples.column_names:

@@ -28,9 +28,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Label = int | float | list[int]
-"""Label of a text: one number, or one number for each part of a prediction."""
+"""Type of a text's label: one number, or a list with one number for each part of a prediction.
+
+For example, a model that tags words has one label per word.
+"""
 Offsets = Sequence[Sequence[tuple[int, int]]]
-"""Start and end of every token in every text, in characters; the end is exclusive."""
+"""Type of token offsets: for each text, a list with the (start, end) of every token in characters.
+
+The end is exclusive.
+"""
 NUMBERED_NAME = re.compile(r"(not )?(label_)?\d+")
 """Pattern for class names that contain only a number, such as "label_0" or "not label_0".
 
@@ -40,7 +46,10 @@ OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Label columns that refer to positions in the text, by prediction type."""
+"""Names of the label columns that refer to positions in the text, by prediction type.
+
+The type "tags" is one class per word, and "span" is an answer copied from a context.
+"""
 
 
 def needs_offsets(prediction: Prediction, examples: "datasets.Dataset") -> bool:
@@ -237,7 +246,10 @@ def _check_no_text_labels(
 
 
 def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
-    """Check the label column, which contains indices of correct choices, and return it."""
+    """Return the index of the correct choice for every text, after checking its type and range.
+
+    The index is −1 for texts without a label.
+    """
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "the number of the right choice", prediction.name)
     # Choices have already been split into pairs (text, choice) if there is no such column.
@@ -340,7 +352,11 @@ def _convert_masked_words(
     tokenizer: PreTrainedTokenizerBase,
     inputs: Mapping[str, Any],
 ) -> list[int]:
-    """Convert masked words to token ids, with −1 for missing words and words of several tokens."""
+    """Convert the labels of a masked language model, which are words, to token ids.
+
+    Returns:
+        One token id per text; −1 if the text has no label, or if its word is not a single token.
+    """
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "one word per text", "a masked word")
     _check_masks(labels, tokenizer, inputs["input_ids"])
@@ -437,7 +453,15 @@ def _convert_tags(
 
 
 def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
-    """Return each labelled word's tag, by the position of its first character."""
+    """Index the tags of a text's words by the position of each word's first character.
+
+    Args:
+        text: The text; words are separated by white space.
+        tags: One tag per word; −1 for words without a label, which are left out.
+
+    Returns:
+        The tags by character position.
+    """
     word_starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(word_starts):
         raise AttnProbeError(

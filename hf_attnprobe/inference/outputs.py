@@ -36,7 +36,10 @@ if TYPE_CHECKING:
 
 
 Guide = Mapping[int, Tensor]
-"""Attention weights for the texts in a split, each `[content tokens]`, by example id."""
+"""Attention weights of one model that are imposed on another model, by text id.
+
+Each text has a vector `[content tokens]`, without special tokens.
+"""
 
 
 @dataclass(frozen=True, eq=False)
