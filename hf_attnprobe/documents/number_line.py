@@ -92,8 +92,8 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
         if ci95 is not None and ci95[0] <= ci95[1]:
             low, high = map(compute_percent, ci95)
             bar = low, round(high - low, 2)
-    unmarked_ends = [v for v in (start, end) if v not in line.references.values()]
-    end_positions = {format_label(v): compute_percent(v) for v in unmarked_ends}
+    unmarked_ends = [number for number in (start, end) if number not in line.references.values()]
+    end_positions = {format_label(number): compute_percent(number) for number in unmarked_ends}
     return NumberLineLayout(
         position_labels(number_position),
         position_labels(position_marks(line.thresholds)),

@@ -50,7 +50,11 @@ def render_text(document: Document, *, verbose: bool = False, width: int = MAX_L
         verbose: include all sections instead of only those for the short report.
         width: characters per line.
     """
-    sections = [s for s in document.sections if s is not None and (verbose or s.in_short_report)]
+    sections = [
+        section
+        for section in document.sections
+        if section is not None and (verbose or section.in_short_report)
+    ]
     parts = [
         _wrap(document.heading, width),
         *_render_blocks([*document.lead, *sections], width),
@@ -115,6 +119,7 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
     label_width = 2 + max(map(len, block.definitions))
     lines = []
     for term, descriptions, _ in block.items():
+        # Only the first description has the term to its left.
         labels = [escape_line(term), *[""] * (len(descriptions) - 1)]
         for label, description in zip(labels, descriptions, strict=True):
             lines.append(_wrap_next_to(label.ljust(label_width), description, width))
@@ -123,7 +128,10 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
 
 def _format_score_table(block: ScoreTable, width: int) -> str:
     """Format a score table with the columns name, number and explanation."""
-    names = [f"{'    ' if row.is_part else '  '}{escape_line(row.name)}" for row in block.rows]
+    indents = ["    " if row.is_part else "  " for row in block.rows]
+    names = [
+        f"{spaces}{escape_line(row.name)}" for spaces, row in zip(indents, block.rows, strict=True)
+    ]
     numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
     name_width = 2 + max(map(len, names))
     number_width = 2 + max(map(len, numbers))

@@ -320,7 +320,7 @@ def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
     handles += [_draw_reference(chart, k, ax) for k in range(len(chart.references))]
     _format_axes(chart, ax)
     _add_legend(chart, ax, handles, title)
-    if not any(is_drawable(y) for s in chart.series for y in s.y):
+    if not any(is_drawable(y) for series in chart.series for y in series.y):
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
 
 
@@ -456,6 +456,7 @@ def _format_axes(chart: Chart, ax: Axes) -> None:
     x_label, y_label = chart.x_label, chart.y_label
     x_range, y_range = chart.x_range, chart.y_range
     is_dots = chart.kind == "dots"
+    # Charts of dots have exchanged axes: their values are on the x axis.
     if is_dots:
         x_label, y_label = y_label, x_label
         x_range, y_range = chart.y_range, None
@@ -498,8 +499,8 @@ def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -
     A legend inside the axes could hide data. A chart with a single series needs no entries.
     """
     names = [
-        *(s.name for s in chart.series),
-        *(r.name for r in chart.references),
+        *(series.name for series in chart.series),
+        *(reference.name for reference in chart.references),
     ]
     if len(names) < 2:
         names = []
@@ -614,7 +615,7 @@ def list_categories(chart: Chart) -> list[str]:
     Args:
         chart: a chart whose x values are category names.
     """
-    return list(dict.fromkeys(str(x) for s in chart.series for x in s.x))
+    return list(dict.fromkeys(str(x) for series in chart.series for x in series.x))
 
 
 def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
@@ -705,7 +706,7 @@ def format_captions(charts: Iterable[Chart | HeatMap]) -> str:
     parts = ["# Captions"]
     for chart in charts:
         sentences = [f"**{chart.title}.**", chart.finding]
-        if isinstance(chart, Chart) and any(s.low for s in chart.series):
+        if isinstance(chart, Chart) and any(series.low for series in chart.series):
             sentences.append(f"Bars: {chart.bars}.")
         if chart.source:
             sentences.append(f"(After {chart.source}.)")

@@ -56,7 +56,7 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 
     Args:
         settings: Settings by name; a value can be a mapping again.
-        prefix: Text in front of every path.
+        prefix: Text in front of every path, such as "options: ".
 
     Yields:
         Pairs (path, value) for the innermost settings.

@@ -173,7 +173,7 @@ def compute_prediction_statistics(
 def _compute_label_statistics(
     prediction: Prediction, labels: torch.Tensor
 ) -> dict[str, torch.Tensor]:
-    """Compute label statistics, from which reports compute majority baselines.
+    """Compute statistics of the true labels, from which reports compute majority-class baselines.
 
     Args:
         prediction: Description of the model's predictions.
@@ -349,7 +349,7 @@ def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     """
     encoded = column.combine_chunks()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-    # The dictionary can also contain names that do not occur in the column.
+    # Number the names in sorted order. The dictionary can also contain names that do not occur.
     code_counts = np.bincount(codes, minlength=len(names))
     occurring_codes = np.flatnonzero(code_counts).tolist()
     sorted_codes = sorted(occurring_codes, key=lambda code: names[code])
@@ -391,12 +391,12 @@ def _split_into_series(table: pa.Table) -> Iterator[_Series]:
     ids, values = table["example_id"].to_numpy(), table["value"].to_numpy()
     key_columns = (keys.test, keys.statistic, keys.layer, keys.head)
     # A series starts at the first row, and at every row whose key differs from the row before.
-    differs_from_previous = [column[1:] != column[:-1] for column in key_columns]
+    differs_from_previous = [key_column[1:] != key_column[:-1] for key_column in key_columns]
     is_start = np.ones(len(table), dtype=bool)
     is_start[1:] = np.any(differs_from_previous, axis=0)
     bounds = [*np.flatnonzero(is_start).tolist(), len(table)]
     for start, stop in itertools.pairwise(bounds):
-        test, statistic, layer, head = (column[start].item() for column in key_columns)
+        test, statistic, layer, head = (key_column[start].item() for key_column in key_columns)
         column = (keys.tests[test], keys.statistics[statistic], layer, head)
         yield _Series(column, ids[start:stop], values[start:stop])
 
