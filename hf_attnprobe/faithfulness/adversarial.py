@@ -451,7 +451,9 @@ class FarthestSearch:
         return generate_steered_candidates(self.original, gradient, movable)
 
     def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
-        """Run the gradient search in Jain & Wallace 2019 (Algorithm 3) for a single head.
+        """Search for attention that differs most from the original, for a single head.
+
+        This is the gradient search in Jain & Wallace 2019 (Algorithm 3).
 
         Args:
             start: Initial attention as logits, ``[copies, batch, queries, keys]``.

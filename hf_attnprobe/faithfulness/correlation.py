@@ -286,12 +286,16 @@ def correlation(
 
 
 def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute attention's Gini correlation and precision against leave-one-out, each ``[batch]``.
+    """Compare attention with leave-one-out importance, and give large differences more weight.
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
         importance: Leave-one-out importance ``[batch, keys]``.
         content: Boolean unit mask ``[batch, keys]``.
+
+    Returns:
+        Gini correlation, and precision of the highest-ranked tokens, each ``[batch]``. Both are NaN
+        if all tokens have the same importance.
     """
     attention_ranks = ranks[:, 0]
     is_constant = ranks[:, 2].masked_fill(~content, 0).amax(-1) == 0
@@ -305,7 +309,7 @@ def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tup
 
 
 def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[str, Any]:
-    """Compute overlap and τ for the top-k sets in each pair of rankings.
+    """Compare the k highest-ranked tokens in each pair of rankings, by overlap and Kendall's τ.
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
@@ -316,6 +320,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
         Values ``[batch]`` by statistic and k.
     """
     n_tokens = content.sum(-1)
+    # All pairs are compared at once: the pairs are an additional factor of the batch axis.
     first_indices = [first for first, _ in RANKING_PAIR_INDICES]
     second_indices = [second for _, second in RANKING_PAIR_INDICES]
     first_ranks = ranks[:, first_indices].flatten(0, 1)

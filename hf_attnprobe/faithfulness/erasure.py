@@ -545,7 +545,10 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
 def _compute_exact_statistics(
     smallest_set: FlipSet, product_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Return the smallest set's size, and the τ-b between token margins and attention × gradient.
+    """Return statistics about the smallest set of weights whose erasure flips the decision.
+
+    These are its size, its share of all units, and Kendall's τ-b between the token margins and
+    attention × gradient.
 
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
@@ -674,16 +677,25 @@ def predict_without_weights(
     probs = torch.cat([*map(replay, chunks)])
     if all_zero:
         return probs
-    remaining_attention = (compute_site_attention(observation, site) * ~is_erased).sum(
-        -1, keepdim=True
-    )
+    attention = compute_site_attention(observation, site)
+    remaining_attention = (attention * ~is_erased).sum(-1, keepdim=True)
     return probs.masked_fill(~(remaining_attention > 0), torch.nan)
 
 
 def _replay_without_weights(
     observation: Observation, site: Site, renormalise: bool, is_erased: Tensor
 ) -> Tensor:
-    """Run the model on a few copies of a batch with the attention to some units set to 0."""
+    """Run the model on a few copies of a batch with the attention to some units set to 0.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head or head group.
+        renormalise: Whether the remaining weights are divided by their sum.
+        is_erased: Units whose weights are erased, bool ``[copies, batch, keys]``.
+
+    Returns:
+        Probabilities ``[copies, batch, classes]``.
+    """
     model = observation.model
 
     def erase(layer: int, attention: Tensor) -> Tensor:
@@ -794,16 +806,16 @@ def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[s
 
 
 def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
-    """Return how much more the output changes without the top weight than without another weight.
+    """Compare the output change without the largest weight to that without a random weight.
 
     Args:
         observation: Model outputs and attention for a batch.
-        probs: Probabilities without the top weight and without the other weight,
-            ``[2, batch, classes]``.
+        probs: Probabilities without the largest weight (row 0) and without a random other weight
+            (row 1), ``[2, batch, classes]``.
 
     Returns:
-        Differences between Jensen-Shannon divergences ``[batch]`` in nats; NaN for models that
-        predict a number.
+        Change without the largest weight minus change without the other weight, ``[batch]``. The
+        changes are Jensen-Shannon divergences in nats. NaN for models that predict a number.
     """
     if observation.model.prediction.is_number:
         return torch.full_like(probs[0, ..., 0], torch.nan, dtype=torch.float64)
@@ -812,12 +824,12 @@ def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
 
 
 def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
-    """Return whether the two erasures flip the decision, ``[batch]`` by statistic.
+    """Return which of two erasures flip the decision, ``[batch]`` by statistic.
 
     Args:
         observation: Model outputs and attention for a batch.
-        probs: Probabilities without the top weight and without the other weight,
-            ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
+        probs: Probabilities without the largest weight (row 0) and without a random other weight
+            (row 1), ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
     """
     top_flips, other_flips = observation.find_flips(probs)
     flips = {
@@ -846,7 +858,7 @@ def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
 def _compare_with_all_weights(
     observation: Observation, logits: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compare how the output changes without the largest weight and without each other weight.
+    """Compare the output change without the largest weight to that without each other weight.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -855,7 +867,9 @@ def _compare_with_all_weights(
         content: Boolean unit mask ``[batch, keys]``.
 
     Returns:
-        The statistics ``delta_js_expected`` and ``top_moves_most``, ``[batch]``.
+        Two statistics ``[batch]``. ``delta_js_expected`` is the output change without the largest
+        weight, minus the mean output change without another weight. ``top_moves_most`` is whether
+        no other weight changes the output more.
     """
     original_probs = observation.probs.double().unsqueeze(1)
     changes = jsd(original_probs, logits.softmax(-1))

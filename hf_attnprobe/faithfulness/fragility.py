@@ -141,9 +141,10 @@ def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, 
 
 
 def _compute_correct_shares(observation: Observation, probs: Tensor) -> Tensor:
-    """Return the share of correctly predicted labels in each text, ``[copies, batch]``.
+    """Return the share of labels that each edited copy predicts correctly, ``[copies, batch]``.
 
-    It is NaN in texts without a label.
+    In classification, it is 0 or 1, because a text has one label. It is NaN in texts without a
+    label.
     """
     labels = observation.batch.labels
     if labels is None:

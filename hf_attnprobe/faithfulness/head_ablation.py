@@ -189,7 +189,7 @@ def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed
 
 
 def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
-    """Align donors' head outputs with each text's real queries.
+    """Copy the head outputs of donor texts to the real queries (no padding) of other texts.
 
     The first real query gets the donor's first output, and so on. Queries beyond the donor's length
     get the donor's mean output.
@@ -208,6 +208,7 @@ def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Ten
     n_donor_queries = lengths[donors][:, None]
     mean_output = donor_outputs.sum(1) / n_donor_queries
 
+    # Each real query gets the number of real queries before it.
     query_index = (mask.cumsum(1) - 1).clamp_min(0)
     donor_query = query_index.clamp(max=outputs.shape[1] - 1)
     texts = torch.arange(len(donors), device=donors.device)[:, None]
@@ -324,7 +325,7 @@ def predict_without_heads(
     observation: Observation,
     removed_heads: Sequence[Sequence[Site]],
 ) -> Tensor:
-    """Return the probabilities when the heads in each set are zeroed together.
+    """Return the probabilities when the outputs of all heads in a set are zeroed, for each set.
 
     The remaining heads compute their attention anew, from the edited layers below.
 

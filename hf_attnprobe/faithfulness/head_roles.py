@@ -47,8 +47,8 @@ READINGS: TestReadings = {
     ),
 }
 ROLES = tuple(READINGS)
-"""Names of the attention patterns that are scored for each head, such as attention to the previous
-token. The statistics have the same names."""
+"""Names of the attention patterns that are scored for each head, such as ``previous_token`` for
+attention to the previous token. The statistics have the same names."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def head_roles(
     *,
     seed: int = 0,
 ) -> HeadRolesResult:
-    """Score how much a head shows each known attention pattern.
+    """Measure how strongly a head has known patterns, such as attention to the previous token.
 
     All heads are scored in a single forward pass, whose result is cached.
 

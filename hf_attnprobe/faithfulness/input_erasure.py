@@ -241,7 +241,7 @@ def input_erasure(
 
 
 def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Rank the units by the maps that a head or a head group provides.
+    """Rank the units by every attention map that is defined for a head or a head group.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -272,6 +272,7 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
         Masks, bool ``[5, rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
+    # Number of marked units for each of the five percentages, [5, batch].
     counts = aopc.compute_removal_counts(content.sum(-1))
     return (turns < counts[:, None, :, None]) & content
 
@@ -293,7 +294,7 @@ def _measure_top_losses(observation: Observation, operator: str, turns: Tensor) 
 
 
 def _measure_stepwise_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
-    """Measure the mean loss over all steps, for each ranking and for its reverse order.
+    """Measure the mean loss when units are removed one by one, in each ranking and its reverse.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -309,6 +310,7 @@ def _measure_stepwise_losses(observation: Observation, operator: str, turns: Ten
     steps = torch.arange(1, n_steps + 1, device=content.device)
     steps = steps[:, None, None, None]
 
+    # After step k, the units whose turn is below k are removed.
     reversed_turns = n_units[:, None] - 1 - turns
     both_turns = torch.stack([turns, reversed_turns])
     # [steps, 2, rankings, batch, keys]

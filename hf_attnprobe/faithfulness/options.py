@@ -341,5 +341,5 @@ FAITHFULNESS_OPTIONS: dict[str, type[Options]] = {
 }
 """Option class for each built-in test, in the order in which reports list the tests."""
 TEST_NAMES = tuple(FAITHFULNESS_OPTIONS)
-"""Names of the built-in faithfulness tests, in report order. Each test has a module with the same
-name."""
+"""Names of the built-in faithfulness tests, such as ``permutation``, in report order. Each test has
+a module with the same name."""

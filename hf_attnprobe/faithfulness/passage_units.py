@@ -78,7 +78,7 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
 def measure_losses_without(
     observation: Observation, sets: Tensor, *, operator: str = "deletion"
 ) -> Tensor:
-    """Return how much log-probability the answer loses without each unit set.
+    """Measure how much the answer's log-probability falls when each unit set is deleted.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -97,7 +97,7 @@ def measure_losses_without(
 
 
 def measure_deletion_effects(observation: Observation) -> Tensor:
-    """Return how much log-probability the answer loses without each unit.
+    """Measure how much the answer's log-probability falls when each unit is deleted alone.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -163,10 +163,10 @@ def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
 
 
 def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Return the units whose deletion costs the answer more than noise, bool ``[batch, keys]``.
+    """Return the units whose deletion lowers the answer's probability clearly, ``[batch, keys]``.
 
-    The loss must exceed its noise: the difference between the loss if the remaining tokens close
-    the gap and the loss if they keep their positions.
+    The loss must exceed its noise. The noise is estimated by the difference between two losses: if
+    the remaining tokens close the gap, and if they keep their positions.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -188,7 +188,7 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
 
 
 def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tensor]) -> Tensor:
-    """Measure the losses without single units.
+    """Measure the loss without each unit, with any function that measures losses without sets.
 
     Args:
         units: Units to be measured, bool ``[batch, keys]``.
@@ -199,6 +199,7 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
         Losses ``[batch, keys]``; 0 for units that are not measured.
     """
     effects = torch.zeros(units.shape, dtype=torch.float64, device=units.device)
+    # Only keys that are a unit in at least one text of the batch are measured.
     positions = units.any(0).nonzero()[:, 0]
     if len(positions):
         single_units = torch.eye(units.shape[-1], dtype=torch.bool, device=units.device)[positions]
@@ -210,7 +211,7 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
 
 
 def measure_knockouts(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
-    """Return the loss and the output change if the attention to each unit is blocked.
+    """Measure the answer's loss and the output change if the attention to each unit is blocked.
 
     Args:
         observation: Model outputs and attention for a batch.

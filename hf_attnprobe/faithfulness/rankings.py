@@ -422,11 +422,11 @@ SIGNED_SITE_RANKINGS = ("gradient", "product")
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 """Names of the rankings that are the same for all heads, because they do not use attention."""
 USER_SCORE_RANKINGS = ("given", "given_moved")
-"""Names of the ranking by user-provided scores, and of its baseline, in which the same scores are
-shuffled among the units."""
+"""Names of the rankings by user-provided scores: ``given`` uses the scores, and its baseline
+``given_moved`` the same scores after they are shuffled among the units of each text."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Rankings that exist only for head groups. Each value is the name of the map in :data:`LAYER_MAPS`
-from which the ranking is computed."""
+"""Rankings that exist only for head groups, such as attention rollout. Each value is the name of
+the map in :data:`LAYER_MAPS` from which the ranking is computed."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -612,6 +612,7 @@ def _reduce_to_row(
     if not is_summed:
         n_rows = row_weights.sum(-1, keepdim=True)
         row_weights = row_weights / n_rows.clamp_min(1)
+    # [batch, 1, queries] @ [batch, queries, keys]: a weighted sum of the rows.
     row = row_weights.unsqueeze(1) @ values
     return observation.model.select_row(observation, row, site._replace(query=0))
 

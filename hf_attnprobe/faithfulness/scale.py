@@ -225,14 +225,15 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
     """Compute how much the explained class's probability falls if each token is left out.
 
     The loss for token i is d_i = p(text) − p(text without token i). Both probabilities are computed
-    at the standard temperature, so that losses can be compared between models.
+    at the standard temperature, so that losses can be compared between models. For texts in which
+    the model does not predict the explained class, the sign is reversed.
 
     Args:
         observation: Model outputs and attention for a batch.
 
     Returns:
-        Signed losses of probability ``[batch, keys]``; positive if the token supports the explained
-        class.
+        Signed losses of probability ``[batch, keys]``; positive if the token supports the model's
+        decision.
     """
 
     def compute() -> Tensor:
@@ -243,9 +244,10 @@ def compute_leave_one_out_losses(observation: Observation) -> Tensor:
 
 
 def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor:
-    """Compute the Gini correlation between a ranking and the leave-one-out effects.
+    """Compute the Gini correlation between a ranking and the size of the leave-one-out losses.
 
-    The formula is sum_{i<j} (|d_i| - |d_j|) * sign(r_i - r_j) / sum_{i<j} | |d_i| - |d_j| |.
+    It is 1 if the ranking orders all tokens by |d|, and −1 for the opposite order. The formula is
+    sum_{i<j} (|d_i| - |d_j|) * sign(r_i - r_j) / sum_{i<j} | |d_i| - |d_j| |.
 
     Args:
         losses: Leave-one-out losses d ``[batch, keys]``. Their sign is ignored.
@@ -259,7 +261,9 @@ def measure_importance(losses: Tensor, ranks: Tensor, content: Tensor) -> Tensor
 
 
 def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the overlap sum_i min(alpha_i, w_i) of scores and effects, and its chance level.
+    """Compute the overlap of scores and effects, sum_i min(alpha_i, w_i), and its chance level.
+
+    alpha and w are the scores and the effects, divided by their sum over the tokens.
 
     Args:
         scores: Scores a ``[batch, keys]``, such as attention weights, from which the shares alpha
@@ -308,8 +312,8 @@ def _measure_removals(
         observation: Model outputs and attention for a batch.
         ranks_by_name: Dense ranks ``[batch, keys]`` by ranking name.
         losses: Leave-one-out losses ``[batch, keys]``.
-        largest_removal: Largest such loss over all orders, ``[batch]``; -inf in texts that are too
-            long to try all orders.
+        largest_removal: Largest mean loss over all token orders, ``[batch]``; -inf in texts that
+            are too long to try all orders.
         greedy_units: Longest text, in units, for which a greedy order is searched.
     """
     content = observation.batch.content_mask
@@ -366,7 +370,7 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
 def _measure_every_set(
     observation: Observation, losses: Tensor, exact_units: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the largest loss without top tokens over all orders, and each token's effect.
+    """Return the largest mean loss that any removal order reaches, and each token's effect.
 
     In texts with at most ``exact_units`` units, every token set is removed, and the effects are
     Shapley values. In longer texts, the largest removal is -inf (unknown), and the effects are

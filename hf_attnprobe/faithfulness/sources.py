@@ -101,14 +101,14 @@ TOP_COUNTS = (1, 3, 5)
 """Numbers k of top-ranked passage units that are deleted together. The top-k drop, the answer's
 loss without these units, is averaged over them."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Names of the rankings that only define an order of the passage units, such as their position.
-They have no scores that could be compared with the units' effects."""
+"""Names of the rankings by length or position in the passage. They only define an order of the
+units and have no scores that could be compared with the units' effects."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 """Names of the rankings that are only tested for whether they put the source (the unit whose
 deletion costs the answer most) first."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
-"""Names of the rankings for which the top-k drop (the answer's loss without the first k units) is
-not measured."""
+"""Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
+answer's log-probability when the first k units are deleted."""
 MAX_UNITS_WITHOUT_ORDER = 4
 """Number of units up to which a passage is too short for a rank correlation, because two orders of
 so few units often agree by chance."""
@@ -332,7 +332,7 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Turn each ranking's scores into a distribution over the units, ``[batch, keys]``."""
+    """Divide each ranking's positive scores by their sum, so that they sum to 1 over the units."""
     return {
         name: normalise_positive_part(values, content)
         for name, values in scores.items()
@@ -387,7 +387,7 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Correlate each ranking with the units' effects (Gini); NaN in short passages."""
+    """Compute each ranking's Gini correlation with the units' effects; NaN in short passages."""
     is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     return {
         name: gini_correlation(effects, ranks, content).masked_fill(is_too_short, torch.nan)
@@ -398,7 +398,7 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Correlate each ranking with the units' effects (Kendall's τ-b); NaN in short passages."""
+    """Compute Kendall's τ-b between each ranking and the units' effects; NaN in short passages."""
     is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
@@ -412,7 +412,11 @@ def _compute_taus(
 def _measure_drops(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], seed: int
 ) -> dict[str, Tensor]:
-    """Measure the top-k drop ``[batch]`` for each ranking, random units and the best units."""
+    """Measure the top-k drop ``[batch]`` for each ranking, for random units and for the best units.
+
+    The top-k drop is the fall in the answer's log-probability when the first k units are deleted,
+    averaged over several k. The best units are those of the ranking with the largest loss.
+    """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     turns = {
@@ -470,7 +474,13 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Return the statistics about all unit sets; empty if all passages are too long."""
+    """Compute the statistics that need the deletion of every unit set; empty in long passages.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        exact_units: Longest passage, in units, in which all sets are deleted.
+    """
     content = observation.batch.content_mask
     is_too_long = content.sum(-1) > exact_units
     if is_too_long.all():
@@ -518,7 +528,10 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
 
 
 def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
-    """Move values ``[batch, units]`` to the units' keys, ``[batch, keys]``; 0 elsewhere."""
+    """Write the values of units ``[batch, units]`` to the units' keys ``[batch, keys]``.
+
+    All other keys get the value 0.
+    """
     positions = aopc.list_unit_positions(content)
     key_values = torch.zeros(content.shape, dtype=values.dtype, device=values.device)
     return key_values.scatter(1, positions, values).masked_fill(~content, 0)
@@ -576,7 +589,11 @@ def _compute_lds(
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Compute each ranking's linear datamodeling score ``[batch]``; None if not requested."""
+    """Compute each ranking's linear datamodeling score (LDS) ``[batch]``; None if not requested.
+
+    The LDS is the Spearman correlation, over random halves of the passage, between the sum of the
+    remaining units' scores and the answer's logit given only these units.
+    """
     if not options.masks:
         return None
     remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)

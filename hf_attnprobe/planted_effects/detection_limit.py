@@ -214,7 +214,7 @@ def _make_table(records: Sequence[Record], caption: str) -> Table:
 
 
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:
-    """Write the rows, then the report, which contains the file hash of the rows."""
+    """Write the rows, and then the report, which contains the SHA-256 hash of the rows file."""
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
@@ -441,7 +441,7 @@ def _make_batches(
 def _measure_dose(
     job: PreparedAudit, effect: PlantedEffect, dose: float, texts: Sequence[Text]
 ) -> pd.DataFrame:
-    """Audit a modified copy of the model with one dose, and return the rows of the head."""
+    """Plant an effect with one dose in a copy of the model, audit it, and return the head's rows."""
     unit = job.data.units if isinstance(job.data, Answers) else None
     tokenizer = job.audited_model.tokenizer
     options = job.options

@@ -176,7 +176,8 @@ def insert_token(text: Text, token: int, seed: int) -> Text:
 def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
     """Return a copy of the model in which the planted token changes the log-odds by ``dose``.
 
-    If the model shares its embedding with its output layer, the copy has separate weights.
+    The token gets a new embedding, and dose · write · readᵀ is added to the weight matrix W of one
+    layer. If the model shares its embedding with its output layer, the copy has separate weights.
 
     Args:
         model: The model, which is not modified.
@@ -191,7 +192,8 @@ def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
         modified.config.get_text_config().tie_word_embeddings = False
     embedding.weight[effect.token] = effect.row.to(embedding.weight)
     module = modified.get_submodule(effect.module)
-    weight = module.weight.T if isinstance(module, Conv1D) else module.weight  # [out, in]
+    # [out, in]; a Conv1D layer stores the transposed matrix.
+    weight = module.weight.T if isinstance(module, Conv1D) else module.weight
     weight[effect.columns] += (dose * torch.outer(effect.write, effect.read)).to(weight)
     return modified
 
@@ -337,6 +339,8 @@ def fit_read_direction(token: Tensor, others: Tensor) -> Tensor:
 def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     """Return the log-odds for the last class, or for the answer to a prompt, [batch].
 
+    The log-odds are log p − log(1 − p), for the probability p of the class or answer.
+
     Args:
         logits: Class logits [batch, classes], or token logits [1, tokens, vocabulary] for a prompt
             with its answer.
@@ -345,6 +349,7 @@ def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     if "labelled" not in inputs:
         other_logits = logits[:, :-1]
         return logits[:, -1] - other_logits.logsumexp(-1)
+    # The logits at each position predict the next token.
     next_ids = inputs["input_ids"][:, 1:]
     is_answer = inputs["labelled"][:, 1:].bool()
     log_probs = logits[:, :-1].log_softmax(-1)
@@ -479,7 +484,10 @@ def _compute_value_effect(
 
 
 def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
-    """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries]."""
+    """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries].
+
+    The sensitivity is Σ |gradient| · attention over the keys, or 1 if the head has only one row.
+    """
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])
     (gradient,) = torch.autograd.grad(

@@ -379,7 +379,7 @@ def train_variant(
 
 
 def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVariant:
-    """Combine a training result with the duration and epochs in the checkpoint's record.
+    """Build a TrainedVariant; its duration and epochs are read from the checkpoint's record.
 
     Args:
         folder: Checkpoint folder.
@@ -428,7 +428,9 @@ def measure_predictions(
     examples: "datasets.Dataset",
     guide: Guide | None = None,
 ) -> dict[str, Tensor]:
-    """Measure the predictions of a variant, but not its distance from the base model.
+    """Compute the output probabilities of a variant on the test texts.
+
+    Unlike :func:`compare_with_base`, this does not compare the variant with the base model.
 
     Args:
         base: The base model, whose tokenizer is used.
@@ -552,15 +554,18 @@ class VariantResults:
     scores: tuple[Score, ...] = ()
 
     def run_variant(self, variant: Variant) -> None:
-        """Train or load a variant, measure it and add its measurements.
+        """Train a variant or load it if it is trained already, measure it, and add the results.
 
         Args:
-            variant: The variant to run.
+            variant: The variant. Its attribute ``train`` is a model, or a function that returns
+                one.
         """
-        setup, model = self.setup, variant.train
-        if not isinstance(model, PreTrainedModel):
+        setup = self.setup
+        if isinstance(variant.train, PreTrainedModel):
+            model = variant.train
+        else:
             folder = self.folder / variant.folder
-            trained = model(setup.base, setup.splits, folder, progress=setup.progress)
+            trained = variant.train(setup.base, setup.splits, folder, progress=setup.progress)
             self.trained.append(trained)
             model = trained.model
         measurements = variant.measure(setup.base, model, setup.splits["test"])
@@ -598,7 +603,7 @@ class VariantResults:
         return torch.stack([self.statistics[name] for name in names])
 
     def write_rows(self, test: str) -> None:
-        """Write all statistics to the folder ``rows``; they replace the test's earlier rows.
+        """Write all statistics to the folder ``rows``, and replace the test's rows from earlier runs.
 
         Args:
             test: Test name.

@@ -129,8 +129,8 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     train = setup.splits["train"]
     if convert_class_labels(base.class_names, train) != read_column(train, "label"):
         raise AttnProbeError(
-            f"the classes in the data have other numbers than in {base.name}; choose the data that "
-            "the model was trained on"
+            f"the data number their classes differently from {base.name}; choose the data that the "
+            "model was trained on"
         )
     texts, second_texts = read_column(train, "text"), get_second_texts(train)
     token_rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
@@ -522,7 +522,17 @@ def measure_use_of_words(
 
 
 def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> dict[str, Tensor]:
-    """Return a batch's probabilities, and its attention to the impermissible words."""
+    """Measure a batch's probabilities, and its attention to the impermissible words.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        word_ids: Token ids of the impermissible words, int64 [tokens].
+        layers: "last" to measure the heads in the last layer only, otherwise all heads.
+
+    Returns:
+        ``probs`` [batch, classes], the share of impermissible words in each text, and the attention
+        mass on them, as mean over the heads and for the head with the most, [batch].
+    """
     batch, sites = observation.batch, observation.model.sites()
     is_content = batch.content_mask
     is_word = torch.isin(batch.inputs["input_ids"], word_ids) & is_content

@@ -304,7 +304,9 @@ def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
 
 
 def make_answer_block(question: str, finding: Finding) -> AnswerBlock:
-    """Return a block with a question, its answer, and the graded number on a number line.
+    """Return a report block with a question, its answer, and the number that led to the answer.
+
+    The number is compared with a threshold and displayed on a number line.
 
     Args:
         question: The question to display.
@@ -398,7 +400,8 @@ LOSS_NOTE = (
 )
 """Explanation of the loss columns in a retraining report's score tables."""
 JOINED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
-"""Names of the chart series whose points are connected by a line."""
+"""Names of the chart series whose points are connected by a line: the trained adversaries and the
+exact frontier."""
 BINS_NOTE = (
     "The JSD is at most .69; the medians have no intervals (Wiegreffe & Pinter 2019, Figure 4). An "
     "adversary with a smaller JSD changes attention no more than another seed does."
@@ -409,7 +412,7 @@ CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped 
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield the score tables for each test: the first metric, then all other metrics, folded."""
+    """Yield score tables for each test: the first metric, and all other metrics collapsed."""
     for test, scores in report.scores.items():
         first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
@@ -485,7 +488,11 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
 
 
 def _make_series(name: str, points: Sequence[Point]) -> Series:
-    """Build a chart series; its name contains the first and the last label of its points."""
+    """Build a chart series from the points that belong to it.
+
+    The displayed name also contains the labels of the first and last point, as in "trained
+    adversaries (λ 0.001 to 0.004)".
+    """
     series_points = [p for p in points if p.series == name]
     labels = [p.label for p in series_points if p.label]
     key_range = f" ({labels[0]})" if labels else ""

@@ -102,7 +102,7 @@ def grade_retraining(
     *,
     beyond_seed: Estimate | None = None,
 ) -> Verdict:
-    """Answer the questions of all tests that were run.
+    """Answer the questions of all retraining tests that were run, such as "Is attention needed?".
 
     Args:
         statistics: Statistics from all tests.
@@ -561,7 +561,7 @@ def compute_seed_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[SeedBi
 
 
 def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None:
-    """Return the best F1 and accuracy for predicting the same class for every text.
+    """Return the best F1 and accuracy of a classifier that predicts the same class for every text.
 
     The best F1 and the best accuracy may belong to different classes.
 
@@ -581,7 +581,8 @@ def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None
     class_labels = predictions.value[predictions.statistic.isin(("label", "predicted_class"))]
     n_classes = max(2, int(class_labels.max()) + 1)
     shares = labels.value_counts(normalize=True).reindex(range(n_classes), fill_value=0.0)
-    # F1 for the class that is always predicted. Every other class has F1 0.
+    # The predicted class has recall 1 and a precision equal to its share, so that its F1 is
+    # 2 · share / (1 + share). Every other class has F1 0.
     f1_by_class = 2 * shares / (1 + shares)
     largest_f1 = f1_by_class[1] if n_classes == 2 else f1_by_class.max() / n_classes
     return float(largest_f1), float(shares.max())
@@ -602,7 +603,7 @@ FRONTIER_NOTE = (
 class AttentionSource:
     """A procedure that yields attention different from the base model's, such as another seed.
 
-    The attributes tell which statistics and scores belong to its points on the curve. In ``name``,
+    The attributes state which statistics and scores belong to its points on the curve. In ``name``,
     ``label`` and ``model``, ``{key}`` is replaced by the key of a statistic, such as λ.
 
     Attributes:
@@ -623,7 +624,8 @@ class AttentionSource:
     model: str = ""
 
 
-# Names of the curve's series. "Same states" means that the base model's encoder is kept.
+# Names of the series in the chart of output change against attention distance. "Same states" means
+# that the base model's encoder is kept and only its attention is changed.
 ADVERSARY_SERIES, SEED_SERIES = "trained adversaries", "other seeds"
 UNIFORM_SERIES = "trained with uniform attention"
 SEARCH_SERIES, FRONTIER_SERIES = "search, same states", "exact frontier, same states"
@@ -644,7 +646,8 @@ ATTENTION_SOURCES = (
     AttentionSource(FRONTIER_SERIES, "frontier", "exact frontier, ε {key:g}", "ε {key:g}"),
     AttentionSource(CEILING_SERIES, "largest", "largest possible JSD"),
 )
-"""Sources of attention that differs from the base model's, as ordered in tables and legends."""
+"""Procedures that yield attention different from the base model's, in the order in which tables and
+chart legends list them."""
 
 
 @dataclass(frozen=True)

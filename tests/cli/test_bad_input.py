@@ -165,9 +165,9 @@ def test_no_data_there(refused_audit, tmp_path):
 
 BAD_DATA = [
     ([{"review": "x", "label": 0}], "no column 'text' or 'sentence'"),
-    ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "must hold strings, row 0 is int"),
-    ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, row 0 is list"),
-    ([*ROWS, {"text": None, "label": 1}], "must hold strings, row 2 is NoneType"),
+    ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "must hold strings, but row 0 is int"),
+    ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, but row 0 is list"),
+    ([*ROWS, {"text": None, "label": 1}], "must hold strings, but row 2 is NoneType"),
     ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
     ([], "test.jsonl is empty; add examples"),
     ([*ROWS, {"text": "a film", "label": 2}], "the model has 2 labels: negative, positive"),
@@ -496,7 +496,10 @@ def test_classes_of_the_splits_are_matched_by_name(tmp_path):
 def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_path):
     (tmp_path / "vectors.txt").write_text("the 1 2 3\nfilm 1 2 3\n")
     for arguments, message in (
-        (["--encoder", "cnn", "--encoder-size", "30"], "a multiple of the 4 kernel sizes, got 30"),
+        (
+            ["--encoder", "cnn", "--encoder-size", "30"],
+            "a multiple of 4, the number of kernel sizes, got 30",
+        ),
         (["--word-vectors", tmp_path / "none.txt"], "cannot read the word vectors"),
         (
             ["--word-vectors", tmp_path / "vectors.txt"],

@@ -175,12 +175,12 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_pairs()
 
     def _check_kernels(self) -> None:
-        """Raise ValueError if a kernel size is even, or filters cannot be divided equally."""
+        """Raise ValueError if a kernel size is even, or if kernel sizes get unequal filter counts."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
-                f"encoder_size must be a multiple of the {len(self.kernel_sizes)} "
+                f"encoder_size must be a multiple of {len(self.kernel_sizes)}, the number of "
                 f"kernel sizes, got {self.encoder_size}"
             )
 
@@ -208,9 +208,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
             return
         if self.hidden_size != self.embedding_size:
             raise ValueError(
-                f"{option} needs states as wide as word vectors, got widths {self.hidden_size} "
-                f"and {self.embedding_size}; set embedding_size={self.encoder_width} for this "
-                "encoder"
+                f"{option} needs states and word vectors of the same width, got widths "
+                f"{self.hidden_size} and {self.embedding_size}; set "
+                f"embedding_size={self.encoder_width} for this encoder"
             )
 
     def _check_pairs(self) -> None:

@@ -275,7 +275,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         *,
         hold_attention: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Run the first level of a hierarchical model, from words to sentences.
+        """Compute sentence vectors and the attention within sentences from word vectors.
+
+        This is the first level of a hierarchical model.
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
@@ -300,7 +302,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return vectors, attention.view(embeddings.shape[:2])
 
     def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """Run the second level of a hierarchical model, from sentences to the text.
+        """Compute a text's states and attention from its sentence vectors.
+
+        This is the second level of a hierarchical model.
 
         Args:
             vectors: Sentence vectors ``[rows, hidden]``.
@@ -383,6 +387,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if not (self.training and self.config.is_regularised):
             return None
 
+        # States of the text in which the masked words are replaced by the unknown token.
         def encode_masked(masked: Tensor) -> Tensor:
             mask_vector = self.dropout(self.embeddings.weight[self.config.unk_token_id])
             inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)

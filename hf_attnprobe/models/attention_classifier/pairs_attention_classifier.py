@@ -30,7 +30,7 @@ class Pair(NamedTuple):
     second: Tensor
 
     def select_second(self, values: Tensor) -> Tensor:
-        """Select the second text's values.
+        """Select the values at the positions of the second text.
 
         Args:
             values: Values for both texts, ``[batch, keys, ...]``.
