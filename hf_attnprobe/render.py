@@ -143,7 +143,7 @@ RESULT_TYPES = (
     ),
     AUDIT_RESULT,
 )
-"""Result types for single folders; the first one whose marker file exists is chosen."""
+"""Result types of single folders, in the order in which their marker files are looked for."""
 
 
 def detect_result_type(folder: Path) -> ResultType:

@@ -31,9 +31,9 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 MARKUP = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""Pattern for characters in this package's sentences that Markdown would treat as markup.
+"""Pattern for characters that are escaped in Markdown if they occur in this package's own sentences.
 
-In a sentence of the package, only characters that would begin code, HTML, an escape or a link match.
+It matches characters that would begin code, HTML, an escape sequence or a link.
 """
 
 MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")

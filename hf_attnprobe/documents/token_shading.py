@@ -56,7 +56,10 @@ MAX_PAGE_TOKENS = 600
 """Maximum number of tokens in all example texts on a page; only the first text may be longer."""
 
 MAX_MENTIONED_SHARE = 0.99
-"""Proportion of attention on the displayed tokens below which a report prints the proportion."""
+"""Limit for the proportion of attention on the displayed tokens.
+
+A report prints the proportion only if it is below this limit.
+"""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"

@@ -31,7 +31,7 @@ from hf_attnprobe.statistics.summary import find_model_site
 
 logger = logging.getLogger(__name__)
 LOG_PREFIX = f"eval_{METRIC_PREFIX}"
-"""Prefix of all names under which results are logged.
+"""Prefix of all names under which results are logged: ``eval_attention_faithfulness/``.
 
 It begins with ``eval_``, because the Trainer treats only such names as evaluation results.
 """
