@@ -412,7 +412,7 @@ def run_train(arguments: dict[str, Any]) -> None:
 
 
 def _publish(arguments: dict[str, Any]) -> None:
-    """Publish a trained checkpoint and print its address to stderr, away from the scores."""
+    """Publish a trained checkpoint, and print its address to stderr, since stdout has the scores."""
     from hf_attnprobe.integrations.publishing import write_card
 
     options = select_options(arguments, CardOptions)

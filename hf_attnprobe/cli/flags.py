@@ -317,7 +317,13 @@ def add_verbose_flag(parser: ParserOrGroup) -> None:
 
 
 def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> None:
-    """Add a flag for one options field, whose type is ``hint``."""
+    """Add a command-line flag for one field of an options class.
+
+    Args:
+        parser: Parser or argument group to add the flag to.
+        field: The field, with its help text in ``field.metadata``.
+        hint: Type of the field.
+    """
     name, default, metadata = field.name, field.default, field.metadata
     text = metadata["help"].replace("%", "%%")
     item, is_list = get_item_type(hint)

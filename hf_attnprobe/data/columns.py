@@ -205,7 +205,7 @@ def _read_strings(
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_be_missing and text is None):
             raise AttnProbeError(
-                f"column {column!r} must hold strings, row {row} is {type(text).__name__}; "
+                f"column {column!r} must hold strings, but row {row} is {type(text).__name__}; "
                 f"correct or drop this row, or choose another column with {flag}"
             )
     return [text or "" for text in texts]
@@ -223,7 +223,7 @@ def _join_words(cell: Any, column: str, row: int) -> Any:
     words = ["".join(word.split()) for word in cell]
     if "" in words:
         raise AttnProbeError(
-            f"column {column!r} must hold lists of words, row {row} has an empty word; drop this "
+            f"column {column!r} must hold lists of words, but row {row} has an empty word; drop this "
             "word and its label"
         )
     return " ".join(words)
@@ -303,7 +303,7 @@ def has_images(examples: "datasets.Dataset") -> bool:
 
 
 def compute_image_digest(image: Any) -> str:
-    """Return an image's shape, data type and pixel SHA-256 in one string."""
+    """Return one string with an image's shape, its data type, and the SHA-256 digest of its pixels."""
     import numpy as np
 
     pixels = np.ascontiguousarray(np.asarray(image))

@@ -200,7 +200,7 @@ def _number_labels(values: list[Any], names: Sequence[str], column: str) -> list
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
             raise AttnProbeError(
-                f"column {column!r} must hold one of the classes {', '.join(names)}, row {row} has "
+                f"column {column!r} must hold one of the classes {', '.join(names)}, but row {row} has "
                 f"{value!r}; rename it"
             )
     return [-1 if value is None else numbers[value] for value in values]
@@ -286,7 +286,7 @@ def _check_label_range(
             last_label = first_label + n_labels - 1
             raise AttnProbeError(
                 f"expected labels from {first_label} to {last_label}, or -1 for unlabelled texts, "
-                f"row {row} has {label}; renumber them"
+                f"but row {row} has {label}; renumber them"
             )
 
 

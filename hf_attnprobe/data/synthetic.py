@@ -248,7 +248,7 @@ def _draw_distinct_examples(
                 break
         else:
             raise AttnProbeError(
-                f"only {example_id} distinct texts were found at these lengths, {n_examples} were "
+                f"only {example_id} distinct texts were found at these lengths, but {n_examples} were "
                 "requested; raise max_tokens or request fewer"
             )
         earlier_texts.add(text)

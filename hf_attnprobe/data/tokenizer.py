@@ -49,13 +49,15 @@ PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
 SEP = "<sep>"
 """Token between two sentences in the input of a hierarchical model; its id is 4."""
 
+# A letter of any alphabet.
 _LETTER = r"[^\W\d_]"
+# A letter of any alphabet, or a digit.
 _WORD_CHAR = r"[^\W_]"
 # A character inside a word, or a mark that joins two such characters.
 _IN_WORD = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
 # A clitic that a space separates from its word, as in "it 's".
 _CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
-# Abbreviations whose full stop belongs to the word.
+# Titles and other abbreviations whose full stop belongs to the word, as in "Dr.".
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"
 # An initial or an acronym with its dots, or a title.
 _DOTTED = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_IN_WORD})"
@@ -75,9 +77,11 @@ _TOKEN = "|".join(
 _BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
 # Line breaks and the white space around them.
 _LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
-# A lookbehind must not contain repetitions, so each abbreviation is listed with each possible
-# character before it.
+# Patterns for words before a full stop that does not end a sentence: a single letter, or a title
+# such as "dr".
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
+# An abbreviation, preceded by the start of the text or by a character that is not part of a word.
+# Since a lookbehind must not contain repetitions, all combinations are listed.
 _ABBREVIATED = "|".join(
     [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
@@ -207,7 +211,7 @@ def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counte
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"texts must be strings, text {row} is {type(text).__name__}; convert or drop it"
+                f"texts must be strings, but text {row} is {type(text).__name__}; convert or drop it"
             )
         pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update({word for word, _ in pieces} - {SEP})

@@ -90,7 +90,7 @@ JAIN_WALLACE_TESTS = {
     "permutation": {},
     "adversarial": {},
 }
-"""Audit tests in the study ``jain-wallace``, with their options."""
+"""Audit tests that the study ``jain-wallace`` runs, each with its options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
 """Options of the adversarial test that select the search algorithm of Jain & Wallace 2019."""
 JAIN_WALLACE = StudyLength(
@@ -100,7 +100,10 @@ JAIN_WALLACE = StudyLength(
         "attention": ["additive", "dot_product"],
     }
 )
-"""Grid and arguments for the full study ``jain-wallace``."""
+"""Full version of the study ``jain-wallace``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_JAIN_WALLACE = StudyLength(
     {
         "dataset": ["sst"],
@@ -110,7 +113,7 @@ QUICK_JAIN_WALLACE = StudyLength(
     train_arguments={"epochs": 3},
     audit_arguments=FEW_TEXTS,
 )
-"""Grid and arguments for the quick version of the study ``jain-wallace``."""
+"""Quick version of the study ``jain-wallace``, with fewer or shorter trainings than the full version."""
 
 
 def jain_wallace(steps: Steps) -> None:
@@ -143,9 +146,12 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
     "diagnostic_mlp": {},
 }
-"""Retraining tests in the study ``wiegreffe-pinter``, with their options."""
+"""Retraining tests that the study ``wiegreffe-pinter`` runs, each with its options."""
 WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
-"""Grid and arguments for the full study ``wiegreffe-pinter``."""
+"""Full version of the study ``wiegreffe-pinter``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_WIEGREFFE_PINTER = StudyLength(
     {"dataset": ["sst"]},
     train_arguments={"epochs": 3},
@@ -155,7 +161,7 @@ QUICK_WIEGREFFE_PINTER = StudyLength(
         "adversary": {"lambdas": [0.001, 0.002], "epochs": 8},
     },
 )
-"""Grid and arguments for the quick version of the study ``wiegreffe-pinter``."""
+"""Quick version of the study ``wiegreffe-pinter``, with fewer or shorter trainings than the full version."""
 WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
 """Architecture of the base models in the study ``wiegreffe-pinter``."""
 
@@ -185,7 +191,7 @@ SINGLE_ERASURE_COLUMNS = {
 
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
-"""Audit tests in the study ``serrano-smith``, with their options."""
+"""Audit tests that the study ``serrano-smith`` runs, each with its options."""
 SERRANO_SMITH = StudyLength(
     {
         "dataset": ["imdb10"],
@@ -193,13 +199,16 @@ SERRANO_SMITH = StudyLength(
         "encoder": ["bigru", "cnn", "none"],
     }
 )
-"""Grid and arguments for the full study ``serrano-smith``."""
+"""Full version of the study ``serrano-smith``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_SERRANO_SMITH = StudyLength(
     {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
     train_arguments={"epochs": 2, "train_limit": 2000},
     audit_arguments=FEW_TEXTS,
 )
-"""Grid and arguments for the quick version of the study ``serrano-smith``."""
+"""Quick version of the study ``serrano-smith``, with fewer or shorter trainings than the full version."""
 
 
 def serrano_smith(steps: Steps) -> None:
@@ -234,13 +243,16 @@ MOHANKUMAR = StudyLength(
     {"dataset": ["sst"]},
     audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
-"""Grid and arguments for the full study ``mohankumar``."""
+"""Full version of the study ``mohankumar``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_MOHANKUMAR = StudyLength(
     MOHANKUMAR.grid,
     train_arguments={"epochs": 3},
     audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
 )
-"""Grid and arguments for the quick version of the study ``mohankumar``."""
+"""Quick version of the study ``mohankumar``, with fewer or shorter trainings than the full version."""
 ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 256}
 """Architecture of the orthogonal LSTM in the study ``mohankumar``."""
 
@@ -312,14 +324,17 @@ TUTEK_SNAJDER = StudyLength(
     audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
     retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
-"""Grid and arguments for the full study ``tutek-snajder``."""
+"""Full version of the study ``tutek-snajder``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_TUTEK_SNAJDER = StudyLength(
     {"dataset": ["sst"], "attention": ["additive"]},
     train_arguments={"epochs": 3},
     audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
     retraining_tests={"adversary": {"lambdas": [0.001], "epochs": 4}},
 )
-"""Grid and arguments for the quick version of the study ``tutek-snajder``."""
+"""Quick version of the study ``tutek-snajder``, with fewer or shorter trainings than the full version."""
 
 
 def tutek_snajder(steps: Steps) -> None:
@@ -385,7 +400,7 @@ ENCODER_COLUMNS = {
 
 
 ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
-"""Audit tests in the study ``encoders``."""
+"""Names of the audit tests that the study ``encoders`` runs."""
 ENCODERS = StudyLength(
     {
         "dataset": ["sst", "imdb"],
@@ -394,13 +409,16 @@ ENCODERS = StudyLength(
     train_arguments=SHORT_TRAINING,
     audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
-"""Grid and arguments for the full study ``encoders``."""
+"""Full version of the study ``encoders``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_ENCODERS = StudyLength(
     {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
     train_arguments=QUICK_TRAINING,
     audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
 )
-"""Grid and arguments for the quick version of the study ``encoders``."""
+"""Quick version of the study ``encoders``, with fewer or shorter trainings than the full version."""
 
 
 def encoders(steps: Steps) -> None:
@@ -437,13 +455,16 @@ ROOM = StudyLength(
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
     audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
-"""Grid and arguments for the full study ``room``."""
+"""Full version of the study ``room``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_ROOM = StudyLength(
     {"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
     audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
 )
-"""Grid and arguments for the quick version of the study ``room``."""
+"""Quick version of the study ``room``, with fewer or shorter trainings than the full version."""
 
 
 def room(steps: Steps) -> None:
@@ -479,11 +500,14 @@ WHICH_TASKS = StudyLength(
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Grid and arguments for the full study ``which-tasks``."""
+"""Full version of the study ``which-tasks``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_WHICH_TASKS = StudyLength(
     {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
 )
-"""Grid and arguments for the quick version of the study ``which-tasks``."""
+"""Quick version of the study ``which-tasks``, with fewer or shorter trainings than the full version."""
 
 
 def which_tasks(steps: Steps) -> None:
@@ -528,12 +552,15 @@ TRANSFER = StudyLength(
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Grid and arguments for the full study ``transfer``."""
+"""Full version of the study ``transfer``.
+
+The study runs its steps for every combination of the listed values.
+"""
 QUICK_TRANSFER = StudyLength(
     {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
     train_arguments=QUICK_TRAINING,
 )
-"""Grid and arguments for the quick version of the study ``transfer``."""
+"""Quick version of the study ``transfer``, with fewer or shorter trainings than the full version."""
 
 
 def transfer(steps: Steps) -> None:

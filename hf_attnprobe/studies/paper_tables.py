@@ -436,7 +436,7 @@ RANKING_PAIRS = {
 The rankings are attention (α), gradients (g) and leave-one-out (loo).
 """
 ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
-"""Row name for the difference in τ(α, loo) between the averaging encoder and the BiLSTM."""
+"""Row name for τ(α, loo) with the averaging encoder minus τ(α, loo) with the BiLSTM encoder."""
 
 
 @dataclass(frozen=True)
@@ -667,7 +667,7 @@ def _get_labels(job: Job) -> tuple[str, str, str]:
 
 
 def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
-    """Yield rows with the median fraction of erased weights that flips the decision, by erasure order."""
+    """Yield rows with the median fraction of weights whose erasure flips the decision, by order."""
     for (dataset, architecture, encoder), rows in audits:
         published_datasets = PUBLISHED.fraction_to_flip if architecture == "FLAN" else {}
         nearest_dataset = PUBLISHED.nearest.get(dataset, dataset)

@@ -106,14 +106,14 @@ class StudyOptions(Options):
 
     @property
     def datasets(self) -> list[str]:
-        """Data sets that replace the study's; an empty list keeps the study's own."""
+        """Data sets that the user chose instead of the study's data sets; empty if there are none."""
         if self.dataset is None:
             return []
         return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
 
     @property
     def replacements(self) -> dict[str, Any]:
-        """Arguments that override the study's own, in every step that accepts them."""
+        """Arguments that the user set; they override the study's arguments in each step with them."""
         names = (
             "dataset_config",
             "text_column",

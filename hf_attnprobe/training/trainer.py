@@ -336,7 +336,7 @@ class ProgressBarCallback(TrainerCallback):
         metrics: Mapping[str, float] | None = None,
         **_: Any,
     ) -> None:
-        """Store the latest score for the display."""
+        """Store the latest validation score, so that the progress bar displays it."""
         self.scores = ""
         for name in DISPLAYED_SCORES:
             score = (metrics or {}).get(f"eval_{name}")

@@ -201,7 +201,7 @@ def test_classes_that_are_numbered_from_one(tmp_path):
     assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and get_label_names(rated)[9] == "10"
     for wrong in (0, 11):
         spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
-        said = f"from 1 to 10, or -1 for unlabelled texts, row 0 has {wrong}"
+        said = f"from 1 to 10, or -1 for unlabelled texts, but row 0 has {wrong}"
         assert said in message(local("imdb10", spoilt), "test")
     # Labels with names of their own start at zero.
     features = datasets.Features(
