@@ -192,7 +192,10 @@ def _compute_flow_tau(
     options: Explanations,
     leave_one_out_ranks: Tensor,
 ) -> Tensor:
-    """Compute Kendall's τ-b between attention flow and leave-one-out, ``[batch]``."""
+    """Compute Kendall's τ-b between attention flow and leave-one-out, ``[batch]``.
+
+    It is NaN in texts with more positions than the option ``flow_positions`` allows.
+    """
     content = observation.batch.content_mask
     flows = compute_flow_to_tokens(observation, site, options.flow_positions)
     is_too_long = flows.isnan().any(-1)

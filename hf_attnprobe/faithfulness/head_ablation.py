@@ -301,7 +301,12 @@ def measure_prune_curve(
 def _count_texts(
     model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Count the texts in a batch that are still predicted correctly without some heads.
+    """Count the texts with an unchanged and with a correct prediction without some heads.
+
+    Args:
+        model: Model to be pruned.
+        batch: Texts.
+        removed_heads: Head sets, each of which is removed from a separate copy of the batch.
 
     Returns:
         Counts for each head set, float64 ``[sets, 4]``: texts with the unpruned model's prediction,

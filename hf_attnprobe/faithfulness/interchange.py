@@ -216,7 +216,7 @@ def _draw_donors(donors: Donors, observation: Observation, seed: int) -> Tensor:
 
 
 def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -> Tensor:
-    """Find the first unit in a ranking, int64 ``[batch]``; ties are drawn at random."""
+    """Find the highest-ranked unit in each text, int64 ``[batch]``; ties are broken at random."""
     content = observation.batch.content_mask
     n_keys = content.shape[-1]
     ranks = compute_ranking(observation, site, name, seed=seed).double()

@@ -43,7 +43,7 @@ class TargetOptions(Options):
 
 @dataclass(frozen=True)
 class Correlation(TargetOptions):
-    """Options for the test ``correlation``: explained class and sizes of the compared top-k sets."""
+    """Options for the test ``correlation``: explained class, and sizes of the top-k sets."""
 
     tops: Sequence[int] = option(
         (3,),

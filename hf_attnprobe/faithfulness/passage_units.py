@@ -114,7 +114,9 @@ def measure_deletion_effects(observation: Observation) -> Tensor:
 
 
 def measure_contrast_effects(observation: Observation) -> Tensor:
-    """Return how much the margin between the answer and an alternative falls without each unit.
+    """Measure how much the margin over an alternative answer falls when each unit is deleted alone.
+
+    The margin is the answer's log-probability minus the alternative answer's log-probability.
 
     Args:
         observation: Model outputs for a batch with an alternative answer.

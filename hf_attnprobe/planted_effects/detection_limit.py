@@ -441,7 +441,7 @@ def _make_batches(
 def _measure_dose(
     job: PreparedAudit, effect: PlantedEffect, dose: float, texts: Sequence[Text]
 ) -> pd.DataFrame:
-    """Plant an effect with one dose in a copy of the model, audit it, and return the head's rows."""
+    """Plant an effect with one dose in a copy of the model, and audit the head in this copy."""
     unit = job.data.units if isinstance(job.data, Answers) else None
     tokenizer = job.audited_model.tokenizer
     options = job.options

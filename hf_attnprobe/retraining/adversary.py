@@ -100,7 +100,7 @@ because of rounding errors."""
 def compare_with_base_and_bound(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Measure an adversary's distance from the base model, also relative to its largest value.
+    """Compare an adversary with the base model, and its JSD with the largest possible JSD.
 
     Args:
         base: The base model.

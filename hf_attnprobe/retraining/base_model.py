@@ -603,7 +603,7 @@ class VariantResults:
         return torch.stack([self.statistics[name] for name in names])
 
     def write_rows(self, test: str) -> None:
-        """Write all statistics to the folder ``rows``, and replace the test's rows from earlier runs.
+        """Write all statistics to the folder ``rows``, and replace the test's earlier rows there.
 
         Args:
             test: Test name.

@@ -321,6 +321,7 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
     base = find_score(scores, "base guide")
     if base is None:
         return None
+    # A gain is a negative loss, so the sign and the order of the limits are reversed.
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
     guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]

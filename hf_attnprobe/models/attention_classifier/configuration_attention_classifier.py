@@ -175,7 +175,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_pairs()
 
     def _check_kernels(self) -> None:
-        """Raise ValueError if a kernel size is even, or if kernel sizes get unequal filter counts."""
+        """Raise ValueError if a kernel size is even, or if filters cannot be shared equally."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
@@ -254,7 +254,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Width of a state h_t, including the word vector in a ``concat`` connection."""
+        """Width of a state h_t, which contains the word vector if the connection is ``concat``."""
         if self.residual_connection == "concat":
             return self.encoder_width + self.embedding_size
         return self.encoder_width

@@ -134,7 +134,8 @@ class OrthogonalLSTMEncoder(nn.Module):
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
-            # The sum has the same direction as the mean. If it is zero, nothing is subtracted.
+            # The component of the state in the direction of the mean of all earlier states is
+            # subtracted. The sum has the same direction. If it is zero, nothing is subtracted.
             squared_length = total.square().sum(-1, keepdim=True)
             smallest = torch.finfo(hidden.dtype).tiny
             squared_length = squared_length.clamp_min(smallest)

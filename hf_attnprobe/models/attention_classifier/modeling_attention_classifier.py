@@ -54,6 +54,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
             *args: Arguments of :meth:`PreTrainedModel.save_pretrained`.
             **kwargs: Keyword arguments of :meth:`PreTrainedModel.save_pretrained`.
         """
+        # Transformers loads each Auto class from the file and class that are named here.
         self.config.auto_map = {
             "AutoConfig": "configuration_attention_classifier.AttentionClassifierConfig",
             "AutoModel": "modeling_attention_classifier.AttentionClassifierModel",
