@@ -274,7 +274,8 @@ def _list_named_options(
     items = [selection] if isinstance(selection, str | Options) else selection
     if not isinstance(items, Iterable):
         raise AttnProbeError(
-            f"expected test names, or options by test name, got {format_short(selection)}"
+            "expected test names, or a mapping from test names to options, got "
+            f"{format_short(selection)}"
         )
     # Tests without options share a class, so an instance of it does not identify a test.
     test_names = {
@@ -466,7 +467,7 @@ def convert_model_name(model: Any) -> Any:
 
 
 def check_name(purpose: str, name: str) -> None:
-    """Raise an error for a name that can be neither a path nor a Hub id.
+    """Raise an error for a name that cannot be a path or a Hub id.
 
     Args:
         purpose: Purpose of the name for the error message, such as "the output".
@@ -478,8 +479,8 @@ def check_name(purpose: str, name: str) -> None:
     n_bytes = max(len(part.encode(errors="replace")) for part in name.split("/"))
     if n_bytes > MAX_NAME_BYTES or "\0" in name:
         raise AttnProbeError(
-            f"expected a path or an id for {purpose} without null characters and with at most "
-            f"{MAX_NAME_BYTES} bytes between slashes, got {format_short(name)}; choose another name"
+            f"expected a path or an id for {purpose}, got {format_short(name)}; choose a name "
+            f"without null characters and with at most {MAX_NAME_BYTES} bytes"
         )
 
 

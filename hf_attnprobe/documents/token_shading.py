@@ -153,6 +153,7 @@ def _mark_weights(text: HighlightedText) -> list[str]:
     In a pair of texts, a label in brackets precedes each text.
     """
     parts: list[list[str]] = []
+    # In a pair of texts, segment 0 is the first text and segment 1 the second.
     segment_names = ("(text)", "(second text)")
     previous_segment = None
     for k, (token, weight) in enumerate(zip(text.tokens, text.scores["attention"], strict=True)):

@@ -613,7 +613,10 @@ WRONG = [
     (lambda s: audited(s, token="x"), "step audit: unknown option 'token'"),
     (lambda s: audited(s, tests=["permutatoin"]), "step audit: .* did you mean permutation?"),
     (lambda s: audited(s, tests={"erasure": {"n_rando": 3}}), "did you mean n_random?"),
-    (lambda s: audited(s, tests=3), "expected test names, or options by test name, got 3"),
+    (
+        lambda s: audited(s, tests=3),
+        "expected test names, or a mapping from test names to options, got 3",
+    ),
     (
         lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
         "step a: unknown test 'permutation'; expected one of uniform",
