@@ -256,10 +256,10 @@ def test_no_scores_are_no_audit(checkpoint, reviews_folder):
 @pytest.mark.parametrize(
     ("spans", "message"),
     [
-        ([(0, 10**6)], "do not overlap"),
-        ([(-3, 5)], "do not overlap"),
-        ([(5, 5)], "do not overlap"),
-        ([(0, 3), (0, 3)], "do not overlap"),
+        ([(0, 10**6)], "must not overlap"),
+        ([(-3, 5)], "must not overlap"),
+        ([(5, 5)], "must not overlap"),
+        ([(0, 3), (0, 3)], "must not overlap"),
     ],
 )
 def test_spans_are_of_the_text_and_each_there_once(

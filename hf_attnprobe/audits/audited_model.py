@@ -202,7 +202,10 @@ def check_number_unit(audited_model: AuditedModel) -> None:
 
 
 def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, TokenizerLike | None]:
-    """Unpack a pipeline or a (model, tokenizer) pair; return any other model unchanged."""
+    """Unpack a pipeline or a (model, tokenizer) pair into its model and its tokenizer.
+
+    Any other model is returned unchanged, together with the separate tokenizer.
+    """
     if isinstance(model, Pipeline):
         reads_images = accepts_images(model.model)
         processor = model.image_processor if reads_images else model.tokenizer
@@ -220,8 +223,8 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
         return model, tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
-            f"a {type(model).__name__} already contains a tokenizer, but tokenizer= was passed too; "
-            "leave it out"
+            f"a {type(model).__name__} already contains a tokenizer, but the argument tokenizer was "
+            "passed too; leave it out"
         )
     return pair
 
@@ -273,7 +276,10 @@ def _resolve_tokenizer(
     tokenizer: TokenizerLike | None,
     locate: Callable[[], Origin] | None,
 ) -> PreTrainedTokenizerBase | ImageReader:
-    """Return the user's tokenizer, or load the model's; make an image reader for image models.
+    """Choose the tokenizer for a loaded model.
+
+    The user's tokenizer is used if there is one. Otherwise, the tokenizer that was saved with the
+    model is loaded. A model that reads images gets an image reader instead.
 
     Args:
         model: The loaded model.
@@ -289,7 +295,7 @@ def _resolve_tokenizer(
             processor = load_processor(locate())
         return make_image_reader(model, processor)
     if tokenizer is None:
-        # A model of unknown origin without a tokenizer has already been refused.
+        # A model of unknown origin without a tokenizer has already caused an error.
         assert locate is not None
         return load_tokenizer(locate())
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -438,5 +444,5 @@ def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) ->
         value = getattr(options, name)
         if value is not None:
             raise AttnProbeError(
-                f"{name} cannot be used with {reason}, but got {value!r}; leave it out"
+                f"the option {name}={value!r} cannot be used with {reason}; leave it out"
             )

@@ -97,8 +97,8 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
     """Raise AttnProbeError if there are no versions, or if an option changes the model itself."""
     if not versions:
         raise AttnProbeError(
-            "there is nothing to compare with the model; give at least one of "
-            f"{', '.join(get_args(WeightChange))}, or another model"
+            "expected at least one version to compare with the model, got none; add another model, "
+            f"or a weight change ({', '.join(get_args(WeightChange))})"
         )
     if any(version is None for version in versions):
         raise AttnProbeError("the list of versions contains None; remove it")

@@ -95,7 +95,7 @@ AGREEMENT_STATISTICS = (
 The examples are selected by the first of these statistics that the audit has measured.
 """
 RANDOM_REASON = "drawn by chance"
-"""Reason displayed with an example that was drawn at random."""
+"""Reason that a report displays with an example text that was drawn at random."""
 
 
 def select_example_texts(

@@ -523,7 +523,11 @@ def _attach_user_scores(
 def _build_extra_provenance(
     loaded: LoadedAudit, tokenized: TokenizedSplit, examples: "datasets.Dataset"
 ) -> dict[str, Any]:
-    """Build the provenance entries for the report that are not part of the audit's identity."""
+    """Build the entries of the report's provenance that are not part of the audit's identity.
+
+    These are counts of skipped and cut texts, the standard temperature, the origin of the model, the
+    requested settings, the architecture and the share.
+    """
     audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
     adapter = audited_model.adapter
     provenance: dict[str, Any] = {

@@ -30,7 +30,10 @@ from hf_attnprobe.statistics.rows import Rows
 ALL_HEADS = "all"
 """Value for ``--heads`` that selects all heads."""
 SHARED_KEYS = "shared"
-"""Value for ``--head-sets`` that selects all sets of heads with shared keys."""
+"""Value for ``--head-sets`` that selects all sets of heads that share their keys.
+
+Such sets exist in language models with grouped-query attention.
+"""
 UNREQUESTED_HEADS_REASON = "it tests single heads, which were not requested"
 """Reason that the report gives for a test that was left out, because it runs only on single heads.
 
@@ -219,8 +222,8 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     if is_repeated or not set(heads) <= site_by_name.keys():
         first, *_, last = site_by_name
         raise AttnProbeError(
-            f"expected different heads from {first} to {last}, written as layer.head joined by +, "
-            f"got {name!r}; change --head-sets"
+            f"expected a set of different heads from {first} to {last}, such as {first}+{last}, got "
+            f"{name!r}; change --head-sets"
         )
     return sorted(site_by_name[head] for head in heads)
 
@@ -369,7 +372,7 @@ def select_tests(
                 f"the test {name} cannot run: {missing_capabilities[0]}; remove it from --tests"
             )
     if not tests:
-        raise AttnProbeError(f"no test can run on this model; {'; '.join(reasons.values())}")
+        raise AttnProbeError(f"no test can run on this model: {'; '.join(reasons.values())}")
     return tests, reasons
 
 

@@ -152,7 +152,9 @@ SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
 def _parse_id(value: Any) -> int:
     """Parse a text id, which is a whole number or a string of digits."""
     if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
-        raise AttnProbeError(f"expected a whole number as text id of the scores, got {value!r}")
+        raise AttnProbeError(
+            f"the scores need text ids, which are whole numbers, got the id {value!r}"
+        )
     return int(value)
 
 
@@ -215,8 +217,8 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
         if [*table.unit] != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
-                "expected every unit once, numbered from 0 (use the score 0 for units without a "
-                f"score), got {[*table.unit][:5]}…",
+                "the column unit must contain the numbers of all units, from 0 and without gaps, got "
+                f"{[*table.unit][:5]}…; use the score 0 for units without a score",
             )
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
@@ -498,7 +500,7 @@ def _sum_quoted_scores(
         ]
         if not quotation or not quoted_units:
             raise _make_score_error(
-                text.example_id, f"expected a quotation from its passage, got {quotation!r}"
+                text.example_id, f"the passage does not contain the quotation {quotation!r}"
             )
         for index in quoted_units:
             unit_scores[index] += value
@@ -530,8 +532,8 @@ def _sum_span_scores(
     if boundaries != sorted(boundaries) or any(start == end for start, end in raw_spans):
         raise _make_score_error(
             text.example_id,
-            f"expected nonempty spans within its {len(string)} characters that do not overlap, got "
-            f"{[*raw_spans][:5]}…",
+            "spans must be nonempty, must not overlap and must lie within the text, which has "
+            f"{len(string)} characters, got {[*raw_spans][:5]}…",
         )
     spans = [strip_span(string, *span) for span in raw_spans]
     unit_scores = []

@@ -145,7 +145,16 @@ def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
 
 
 def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -> list[Span]:
-    """Find the spans of consecutive passages in a text, beginning at a start position."""
+    """Find the spans of several passages that follow each other in a text.
+
+    Args:
+        passages: The passages in text order.
+        text: The text.
+        start: Position in the text at which the search begins.
+
+    Returns:
+        The span of each passage, without surrounding white space.
+    """
     spans = []
     for passage in passages:
         stripped_passage = passage.strip()
@@ -745,7 +754,13 @@ def _generate_with_cache(
 def _report_left_out_prompts(
     n_left_out: Mapping[str, int], n_prompts: int, *, has_prompts: bool
 ) -> None:
-    """Log how many prompts are left out, by reason; raise AttnProbeError if no prompt remains."""
+    """Log how many prompts are left out and why; raise AttnProbeError if no prompt remains.
+
+    Args:
+        n_left_out: Number of left-out prompts by reason, such as "have an empty answer".
+        n_prompts: Number of all prompts.
+        has_prompts: Whether any prompt remains.
+    """
     for reason, n_affected in n_left_out.items():
         if not has_prompts:
             raise AttnProbeError(
@@ -881,8 +896,8 @@ def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: s
             marked_ids[position] = rival_token
             return marked_ids
     raise AttnProbeError(
-        f"the two answers of {name} must differ at some token, but one answer begins with the whole "
-        "other answer; change one of them"
+        f"the two answers of {name} must differ at some token, but one of them is the beginning of "
+        "the other; change one of them"
     )
 
 

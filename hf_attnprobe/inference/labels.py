@@ -259,8 +259,8 @@ def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset")
     for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True)):
         if label >= len(row_choices):
             raise AttnProbeError(
-                f"expected the number of a choice as label, from 0 to {len(row_choices) - 1}, or -1 "
-                f"for unlabelled texts, but row {row} has {label}; renumber the labels"
+                f"a label must be the number of a choice, from 0 to {len(row_choices) - 1}, or -1 for "
+                f"an unlabelled text, but row {row} has the label {label}; renumber the labels"
             )
     return labels
 

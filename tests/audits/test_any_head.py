@@ -172,7 +172,7 @@ BAD = [
         "choice",
         changed("choice", label=7),
         {},
-        "from 0 to 2, or -1 for unlabelled texts, but row 0 has 7",
+        "from 0 to 2, or -1 for an unlabelled text, but row 0 has the label 7",
     ),
     ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
     ("choice", TWO_CHOICES, {}, "text 4 has 2"),

@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         (
             "scores.jsonl",
             '{"id": 4, "unit": 1, "score": 1}',
-            "text 4: expected every unit once, numbered from 0",
+            "text 4: the column unit must contain the numbers of all units, from 0",
         ),
         ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
@@ -335,8 +335,8 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
     [
         ({5: [1.0, 2.0j]}, "expected a list of numbers"),
         ({5: torch.tensor([1.0, 2.0j])}, "expected a list of numbers"),
-        ({0.5: [1.0]}, "expected a whole number as text id"),
-        ({"a": [1.0]}, "expected a whole number as text id"),
+        ({0.5: [1.0]}, "text ids, which are whole numbers, got the id"),
+        ({"a": [1.0]}, "text ids, which are whole numbers, got the id"),
         ({5: 3.0}, "expected one score per token"),
         ({5: "abc"}, "expected a list of numbers"),
         ({5: [None, None]}, "expected a list of numbers"),
@@ -515,9 +515,9 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
         ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give one score per unit"),
         (
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
-            "scores of text 0: expected a quotation from its passage, got 'Nobody.'",
+            "scores of text 0: the passage does not contain the quotation 'Nobody.'",
         ),
-        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "from its passage, got ''"),
+        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "the passage does not contain the quotation ''"),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

@@ -401,7 +401,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
     monkeypatch.setattr("hf_attnprobe.audits.pipeline.get_process_state", lambda: two)
     with pytest.raises(
         AttnProbeError,
-        match="several processes exchange their results through the output folder; set --output-dir",
+        match="several processes need an output folder to exchange their results; set --output-dir",
     ):
         audit(checkpoint, ROWS, progress=False)
 
