@@ -399,7 +399,7 @@ def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
         values = json.loads(Path(path).read_text())
     if not isinstance(values, dict) or not _find_base_name(origin, values):
         raise AttnProbeError(
-            f"the adapter_config.json of {origin.name} names no base model; save the adapter again"
+            f"the adapter_config.json of {origin.name} does not name a base model; save the adapter again"
         )
     return values
 

@@ -601,7 +601,7 @@ def _format_dataset_table(datasets: "list[KnownDataset]") -> str:
 
 
 def _list_cells(dataset: "KnownDataset") -> tuple[str, ...]:
-    """Return a data set's cells, in the order of :data:`DATASET_COLUMNS`."""
+    """Return the table cells that describe a data set, in the order of :data:`DATASET_COLUMNS`."""
     card = dataset.card
     return (
         dataset.name,

@@ -38,7 +38,7 @@ class KnownDataset:
         return RECIPES[self.name].hub_id[:2] != "./"
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes as plain values, with the card's fields at the top level."""
+        """Convert the description to plain values for JSON, with the card's fields at the top level."""
         values = asdict(self)
         card = values.pop("card")
         values["found"] = values.pop("n_texts_by_split")

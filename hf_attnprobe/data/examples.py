@@ -358,7 +358,13 @@ def _choose_split(
     recipe: Recipe,
     seed: int,
 ) -> "tuple[datasets.Dataset, Sequence[int]]":
-    """Return the source split that contains the requested split, and the requested row indices."""
+    """Find the rows of a requested split.
+
+    If the recipe requires it, the validation split is a random sample of the split `train`.
+
+    Returns:
+        The split of the source that contains the rows, and the indices of the rows in it.
+    """
     is_drawn_from_train = (
         recipe.validation_fraction is not None
         and "validation" not in splits
@@ -437,7 +443,11 @@ def _drop_missing_columns(
 def _choose_text_columns(
     source: "datasets.Dataset", recipe: Recipe
 ) -> tuple[TextColumns, list[list[str]] | None]:
-    """Return the text columns, and the choices for multiple-choice questions or None."""
+    """Choose the text columns, and read the choices if the data has multiple-choice questions.
+
+    Returns:
+        The text columns, and a list of choices per row; None for data without choices.
+    """
     text, text_pair = recipe.text_column, recipe.text_pair_column
     question_and_choices = read_choices(source)
     if question_and_choices is not None and text_pair is None:
@@ -467,7 +477,7 @@ def _read_word_labels(
 
 
 def _find_label_columns(source: "datasets.Dataset", recipe: Recipe) -> str | tuple[str, ...] | None:
-    """Return the label column's name, a tuple for several label columns, or None without labels."""
+    """Find the label columns: one name, a tuple of several names, or None if there are no labels."""
     if recipe.label_column is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
@@ -536,7 +546,7 @@ The types of labels and images are missing, since they depend on the data set.
 
 
 def _make_feature(data_type: Any) -> Any:
-    """Return the ``datasets`` feature for a data type, or a list feature for one in brackets."""
+    """Return the ``datasets`` feature for a data type such as "int64", or a list such as ["int64"]."""
     from datasets import List, Value
 
     if isinstance(data_type, list):
@@ -805,7 +815,7 @@ def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:
     present = set(read_column(train, "label"))
     if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
-            f"expected labelled training texts of every class of {', '.join(names)}, got the labels "
+            f"training needs labelled texts of each class ({', '.join(names)}), but the labels are "
             f"{sorted(present)}; check the label column"
         )
 

@@ -120,6 +120,8 @@ def jain_wallace(steps: Steps) -> None:
     """Attention is not Explanation (Jain & Wallace 2019).
 
     Plan one training and two audits for every data set, encoder and attention.
+
+    The first line of this text is the title of the report.
     """
     steps.paper = "jain-wallace"
     length = QUICK_JAIN_WALLACE if steps.quick else JAIN_WALLACE
@@ -170,6 +172,8 @@ def wiegreffe_pinter(steps: Steps) -> None:
     """Attention is not not Explanation (Wiegreffe & Pinter 2019).
 
     Plan one training and one retraining for every data set.
+
+    The first line of this text is the title of the report.
     """
     steps.paper = "wiegreffe-pinter"
     length = QUICK_WIEGREFFE_PINTER if steps.quick else WIEGREFFE_PINTER
@@ -215,6 +219,8 @@ def serrano_smith(steps: Steps) -> None:
     """Is Attention Interpretable? (Serrano & Smith 2019).
 
     Plan one training and one audit for every data set, architecture and encoder.
+
+    The first line of this text is the title of the report.
     """
     steps.paper = "serrano-smith"
     length = QUICK_SERRANO_SMITH if steps.quick else SERRANO_SMITH
@@ -262,6 +268,8 @@ def mohankumar(steps: Steps) -> None:
 
     Plan a training and an audit of three models: the diversity LSTM with and without its penalty,
     and the orthogonal LSTM.
+
+    The first line of this text is the title of the report.
     """
     steps.paper = "mohankumar"
     length = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
@@ -342,6 +350,8 @@ def tutek_snajder(steps: Steps) -> None:
 
     Plan one training, one audit and one retraining for every regulariser. The weights of the
     penalties are our choice, because the paper does not publish them.
+
+    The first line of this text is the title of the report.
     """
     steps.paper = "tutek-snajder"
     length = QUICK_TUTEK_SNAJDER if steps.quick else TUTEK_SNAJDER
@@ -425,6 +435,8 @@ def encoders(steps: Steps) -> None:
     """How does the encoder affect attention?
 
     Plan one training and one audit for every data set and encoder.
+
+    The first line of this text is the title of the report.
     """
     length = QUICK_ENCODERS if steps.quick else ENCODERS
     for cell in steps.grid(**length.grid):
@@ -472,6 +484,8 @@ def room(steps: Steps) -> None:
 
     The room is the largest possible change of the attention. Plan one training and one audit for
     every data set and encoder size.
+
+    The first line of this text is the title of the report.
     """
     length = QUICK_ROOM if steps.quick else ROOM
     for cell in steps.grid(**length.grid):
@@ -514,6 +528,8 @@ def which_tasks(steps: Steps) -> None:
     """Which tasks need attention?
 
     Plan one training and one retraining with uniform attention for every data set and encoder.
+
+    The first line of this text is the title of the report.
     """
     length = QUICK_WHICH_TASKS if steps.quick else WHICH_TASKS
     n_texts = length.train_arguments["train_limit"]
@@ -568,6 +584,8 @@ def transfer(steps: Steps) -> None:
 
     Plan one training for every guide, and two trainings for every guided encoder: with its own
     attention and with uniform attention. Then plan a transfer for every pair of guide and encoder.
+
+    The first line of this text is the title of the report.
     """
     length = QUICK_TRANSFER if steps.quick else TRANSFER
     n_texts = length.train_arguments["train_limit"]

@@ -441,7 +441,7 @@ ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
 
 @dataclass(frozen=True)
 class _TextGroup:
-    """The texts for which an audited model predicts one class, or all texts if it is None."""
+    """Texts for which an audited model predicts the class ``predicted``; all texts if it is None."""
 
     job: Job
     predicted: int | None
@@ -455,7 +455,7 @@ class _TextGroup:
 
     @property
     def table_labels(self) -> tuple[str, str, str]:
-        """Data set, encoder and attention."""
+        """Labels of the model in a table: data set, encoder and attention."""
         attention = str(self.job.cell.get("attention", "additive"))
         return get_dataset(self.job), self.encoder, attention
 
