@@ -106,6 +106,7 @@ class ProgressBar:
             self._outer_bar.update(seconds_left, activity)
             return
         elapsed = now - self._start
+        # If the estimate of the time left grows, the displayed percentage stays the same.
         if seconds_left and elapsed > 0:
             self._share_done = max(self._share_done, elapsed / (elapsed + seconds_left))
         time_left = "" if seconds_left is None else f"{format_duration(seconds_left)} left"
@@ -208,7 +209,8 @@ def _silence_transformers() -> Iterator[None]:
     import transformers
 
     log = transformers.logging
-    had_bars, verbosity = log.is_progress_bar_enabled(), log.get_verbosity()
+    had_bars = log.is_progress_bar_enabled()
+    verbosity = log.get_verbosity()
     log.disable_progress_bar()
     log.set_verbosity_error()
     try:

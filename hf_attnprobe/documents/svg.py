@@ -98,11 +98,13 @@ def render_svg(chart: Chart | HeatMap) -> str:
         assert figure is not None
         figure.patch.set_visible(False)
         ax.patch.set_visible(False)
+        # A series with many points becomes a bitmap, which keeps the page small.
         artists: list[Line2D | Collection] = [*ax.lines, *ax.collections]
         for artist in artists:
             artist.set_rasterized(_count_marks(artist) > MAX_VECTOR_MARKS)
         svg = matplotlib_backend.render_figure(figure, "svg", salt=key).decode()
     svg = TAG.sub(_adapt_tag, REDUNDANT_TEXT.sub("", svg))
+    # Screen readers read the title and the description, which the attributes refer to by id.
     kind = chart.kind if isinstance(chart, Chart) else "map"
     attributes = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
     description = (

@@ -103,9 +103,11 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     for name in SIGNED_RANKINGS:
         if name in text.scores:
             items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest(text, name)))
-    predicted_verb, label_verb = (
-        ("answered", "expected") if text.unit else ("predicted", "labelled")
-    )
+    # Only prompts for language models, which are answered, have a unit.
+    if text.unit:
+        predicted_verb, label_verb = "answered", "expected"
+    else:
+        predicted_verb, label_verb = "predicted", "labelled"
     label: list[str] = []
     if text.label is not None:
         label = [f", {label_verb} ", UserText(text.label)]
@@ -241,7 +243,8 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
         meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit or "word", output=output)
         if scores and largest < NEGLIGIBLE_SCORE:
             # Shading is relative to the largest score, which would exaggerate tiny scores.
-            meaning, largest = "all below 1e-6", 0.0
+            meaning = "all below 1e-6"
+            largest = 0.0
         notes = describe_attention_share(text) if name == "attention" else []
         if is_signed and text.speaks_for:
             notes = [f"+ for {text.speaks_for}"]
