@@ -36,7 +36,7 @@ MAX_CLASS_SERIES = 4
 """Maximum number of predicted classes drawn as separate series; more would be hard to distinguish."""
 
 EXACT_DISTANCE = "exact"
-"""Legend text for distances that are exact for all texts."""
+"""Legend text for adversarial attention distances that are exact maxima in all texts."""
 
 NO_INTERVAL = (float("nan"), float("nan"))
 """Ends of the error bar for a value without a confidence interval; NaN draws no bar."""
@@ -529,7 +529,7 @@ LN_2 = math.log(2)
 """Largest possible Jensen-Shannon divergence, in nats."""
 
 DISTANCE_GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
-"""Attention distances on the x axis of the distance chart, in nats (Jensen-Shannon divergence)."""
+"""Attention distances at which a chart counts texts: 0 to ln 2 nats (Jensen-Shannon divergence)."""
 
 DISTANCE_TOLERANCE = 1e-9
 """Tolerance for rounding errors in comparisons of distances, in nats."""

@@ -28,10 +28,10 @@ from hf_attnprobe.storage.folders import find_differences
 
 
 SPIKE_FILE = "spike_in.json"
-"""File that records which model ``attnprobe detection-limit`` used, with its fingerprints."""
+"""Name of the file in which ``attnprobe detection-limit`` stores the model and its fingerprints."""
 
 ROWS_FILE = "rows.csv"
-"""File with the measurements by head, dose (size of the planted effect), example_id and statistic."""
+"""Name of the file with the measured values for each head, size of planted effect, and text."""
 
 REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
 """End of error messages about missing or damaged files: how to repeat the measurement."""

@@ -302,8 +302,8 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
 LARGE_EFFECT_RATIO = 2.0
 """Ratio of two effects of shuffled attention above which a report states both.
 
-The first effect is measured at the standard temperature, at which the model would be 95% sure. The
-second one is measured at the model's own temperature.
+It is the effect at the standard temperature, at which the model would be 95% sure, divided by the
+effect at the model's own temperature.
 """
 
 

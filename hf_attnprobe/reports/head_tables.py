@@ -217,7 +217,7 @@ FAITHFULNESS_MAP = "heads_faithfulness"
 """Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
 EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
-"""Key of the heat map of the heads' effects on the output, to draw it with ``report.plot``."""
+"""Key of the heat map of the heads' effects, as in ``report.plot("heads_median_tvd")``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
 """Title of the heat map of the heads' effects on the output."""
@@ -356,10 +356,10 @@ PART_COLUMNS = {
     "median_tvd_of": "change when shuffled",
     "uniform_tvd_of": "change when made uniform",
 }
-"""Column titles for statistics that are measured separately for each part of a prediction."""
+"""Column title for each statistic that measures the change of single labels when attention is edited."""
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of table rows for parts of a prediction, such as labels."""
+"""Maximum number of parts of a prediction, such as labels, that a report's table lists."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:

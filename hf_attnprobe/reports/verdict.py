@@ -267,7 +267,7 @@ def _make_accuracy_finding(
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
-"""Placeholder number of a finding that no text contributed to: NaN without interval."""
+"""Placeholder for the number of a finding that was measured on no text: NaN without interval."""
 
 
 def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
