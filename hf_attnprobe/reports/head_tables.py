@@ -217,7 +217,7 @@ FAITHFULNESS_MAP = "heads_faithfulness"
 """Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
 EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
-"""Key of the heat map of the heads' effects, as in ``report.plot("heads_median_tvd")``."""
+"""Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
 """Title of the heat map of the heads' effects on the output."""
