@@ -367,8 +367,8 @@ def _build_head_options(
         head_options["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
-            "--scale needs a model that predicts a number, but this model does not; leave it out, "
-            "or use --predicts number"
+            "--scale needs a model that predicts a number, but this model predicts none; leave "
+            "out --scale, or use --predicts number"
         )
     return head_options
 

@@ -48,9 +48,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_AGREEMENT_TOKENS = 5
-"""Minimum length, in tokens, of an example of agreement or disagreement.
+"""Minimum length, in tokens, of the two example texts that are chosen by their agreement.
 
-The few tokens of a shorter text can agree in their order by chance.
+In these texts, the order of the tokens by attention agrees most, or least, with their order by
+leave-one-out. The order of only a few tokens can agree by chance.
 """
 LEAVE_ONE_OUT_TESTS = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
 """Names of the tests that compute leave-one-out for every text.
@@ -312,7 +313,8 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     The first available choice is used:
 
     1. the site that represents the model, such as the mean over all heads;
-    2. the head whose zero-ablation, or else whose shuffling, changes the output most;
+    2. the head whose ablation (or, if this was not measured, the shuffling of its attention weights)
+       changes the output most;
     3. the first tested head;
     4. the first tested head group.
 
@@ -331,6 +333,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
             layer, head = effects.mean().round(COMPARED_DIGITS).idxmax()
             return Site(int(layer), int(head))
     sites = sorted(rows.sites)
+    # Head groups have a negative layer or head index.
     heads = [site for site in sites if min(site) >= 0]
     return Site(*(heads or sites)[0]) if sites else None
 

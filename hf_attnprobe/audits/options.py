@@ -171,7 +171,7 @@ class AuditOptions(Options):
         if self.screen is not None and not self.single_heads:
             raise AttnProbeError(
                 "--screen selects among single heads, but --no-single-heads excludes them; leave "
-                "one of the two out"
+                "out one of these options"
             )
 
 

@@ -120,7 +120,8 @@ class BatchLimit:
 
     def count_fitting_texts(self, texts: Sequence[Text]) -> int:
         """Return how many of the texts, at least 1, fit into a batch within the limit."""
-        return max(1, int(min(self.max_tokens / _get_max_length(texts), len(texts))))
+        n_fitting = min(self.max_tokens / _get_max_length(texts), len(texts))
+        return max(1, int(n_fitting))
 
 
 def _get_max_length(texts: Sequence[Text]) -> int:
@@ -412,6 +413,7 @@ class AuditRunner:
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
         """Yield the texts in collated batches that fit into the memory budget."""
+        # A copy of this runner plans the batches for these texts only.
         planner = replace(self, texts=texts)
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")

@@ -40,10 +40,10 @@ from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows,
 
 
 FIRST_GOAL = MIN_TEXTS
-"""Number of texts on which every test runs in the first round of a time-limited audit.
+"""Number of texts (30) on which every test runs in the first round of a time-limited audit.
 
-The number is doubled in every later round. With fewer texts, the report cannot answer any of its
-questions.
+The number is doubled in every later round. With fewer texts, confidence intervals are unreliable, so
+the report cannot answer its questions.
 """
 PREDICTION_FACTOR = 4
 """Number of texts with a prediction, relative to the number of texts on which a test runs.

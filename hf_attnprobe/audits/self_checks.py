@@ -170,7 +170,10 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
 
 
 def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
-    """Compute the largest difference that rounding can cause.
+    """Compute the largest difference between two predictions that rounding can cause.
+
+    It is 1000 times the machine epsilon of the number format, but at most 0.1. For a number larger
+    than 1, it is multiplied by the number.
 
     The user's model and the audited model may have different number formats; the less precise one
     is used.

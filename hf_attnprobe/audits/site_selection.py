@@ -170,13 +170,13 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
         return
     if not requested:
         raise AttnProbeError(
-            f"expected at least one {name}, got none; leave out --{name}s to test all of them"
+            f"--{name}s needs at least one {name}, got none; leave it out to test all of them"
         )
     missing = sorted(set(requested) - existing)
     if missing:
         raise AttnProbeError(
-            f"expected a {name} from 0 to {max(existing)}, got {missing[0]}; choose another "
-            f"--{name}s"
+            f"--{name}s must be from 0 to {max(existing)} for this model, got {missing[0]}; choose "
+            f"another {name}"
         )
 
 

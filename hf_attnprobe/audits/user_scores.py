@@ -66,7 +66,8 @@ class UserScores:
             items = getattr(self, name)
             if items is not None and len(items) != n_scores:
                 raise AttnProbeError(
-                    f"expected {n_scores} {name}, one for each score, got {len(items)}"
+                    f"the field {name} must have one entry for each of the {n_scores} scores, got "
+                    f"{len(items)}"
                 )
 
 
@@ -341,7 +342,7 @@ def attach_scores(
         for index, value in enumerate(scores.values):
             if not math.isfinite(value):
                 raise _make_score_error(
-                    text.example_id, f"expected numbers, got {value} at position {index}"
+                    text.example_id, f"expected finite numbers, got {value} at position {index}"
                 )
         units = _list_unit_tokens(text, adapter, tokenizer)
         if scores.sources is not None:
@@ -432,7 +433,9 @@ def _sum_token_scores(
     if len(scores.values) not in scored_parts_by_length:
         lengths = " or ".join(map(str, sorted(scored_parts_by_length)))
         raise _make_score_error(
-            text.example_id, f"expected {lengths} scores, got {len(scores.values)}"
+            text.example_id,
+            f"expected one score per unit or per token, which are {lengths} scores, got "
+            f"{len(scores.values)}",
         )
     scored_parts = scored_parts_by_length[len(scores.values)]
     if scores.tokens is not None:

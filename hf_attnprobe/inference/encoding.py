@@ -310,12 +310,14 @@ def _check_pairs(
     segment: str | None,
 ) -> None:
     """Raise AttnProbeError if a segment is set without pairs, or if the tokenizer is slow."""
-    if segment is not None and (segment not in SEGMENTS or second_strings is None):
-        data_type = "single texts" if second_strings is None else "pairs"
+    if segment is not None and second_strings is None:
         raise AttnProbeError(
-            f"--segment needs pairs of texts and must be {' or '.join(SEGMENTS)}, got {segment!r} "
-            f"with {data_type}; leave out --segment, or name the column of second texts with "
-            "--text-pair-column"
+            "--segment needs pairs of texts, got single texts; leave out --segment, or name the "
+            "column of second texts with --text-pair-column"
+        )
+    if segment is not None and segment not in SEGMENTS:
+        raise AttnProbeError(
+            f"--segment must be {' or '.join(SEGMENTS)}, got {segment!r}; choose one of them"
         )
     if second_strings is not None and not tokenizer.is_fast:
         raise AttnProbeError(
@@ -524,7 +526,7 @@ def find_rationale_spans(
         first_positions = ", ".join(map(str, rationale[:9]))
         ellipsis = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
-            f"text {example_id}: expected a rationale of different word positions from 0 to "
+            f"text {example_id}: a rationale must list different word positions from 0 to "
             f"{len(word_spans) - 1}, got {first_positions}{ellipsis}; count words from 0 "
             "(separated by white space), and convert a mask to a list of positions"
         )

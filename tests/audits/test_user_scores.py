@@ -138,7 +138,7 @@ def test_pieces_of_a_word_are_added_up(pieces):
     assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
     with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
         at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
-    refused("expected 5 or 6 or 8 scores, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
+    refused("which are 5 or 6 or 8 scores, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ def no_span(k, values, text):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (longer, r"scores of text 7: expected \d+.* scores, got \d+$"),
-        (not_a_number, r"scores of text 7: expected numbers, got nan at position \d+$"),
+        (longer, r"scores of text 7: expected .*which are \d+.* scores, got \d+$"),
+        (not_a_number, r"scores of text 7: expected finite numbers, got nan at position \d+$"),
         (other_tokens, r"scores of text 7: expected the token '\w+', got 'other'$"),
         (
             cut_spans,
@@ -360,9 +360,9 @@ def test_scores_are_read_by_id_or_in_order_and_in_any_precision():
 
 def test_tokens_and_spans_are_as_many_as_scores():
     for spans, tokens, said in (
-        (None, ["a", "b", "c"], "expected 2 tokens, one for each score"),
-        (None, [], "expected 2 tokens, one for each score"),
-        ([(0, 1)], None, "expected 2 spans, one for each score"),
+        (None, ["a", "b", "c"], "field tokens must have one entry for each of the 2 scores"),
+        (None, [], "field tokens must have one entry for each of the 2 scores"),
+        ([(0, 1)], None, "field spans must have one entry for each of the 2 scores"),
     ):
         with refuses(said):
             UserScores([1, 2], spans, tokens)
@@ -507,7 +507,7 @@ def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
 def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
     for scores, says in (
         ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* scores, got 2"),
-        ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected numbers"),
+        ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected finite numbers"),
         (
             {0: [1.0] * 4, 7: [1.0] * 3},
             "expected scores for all 2 texts, but 1 have none, such as text 1",
@@ -517,7 +517,10 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
             "scores of text 0: the passage does not contain the quotation 'Nobody.'",
         ),
-        ({k: UserScores([1.0], sources=[" "]) for k in (0, 1)}, "the passage does not contain the quotation ''"),
+        (
+            {k: UserScores([1.0], sources=[" "]) for k in (0, 1)},
+            "the passage does not contain the quotation ''",
+        ),
     ):
         with pytest.raises(AttnProbeError, match=says):
             answered_by(scores)

@@ -255,9 +255,9 @@ def test_what_the_model_has_not(refused_audit, make_checkpoint):
     for flag, value, message in (
         ("target", 2, "expected a target class from 0 to 1, got 2"),
         ("target", -1, "expected a target class from 0 to 1, got -1"),
-        ("layers", 1, "expected a layer from 0 to 0, got 1; choose another --layers"),
-        ("layers", -1, "expected a layer from 0 to 0, got -1; choose another --layers"),
-        ("heads", 2, "expected a head from 0 to 0, got 2; choose another --heads"),
+        ("layers", 1, "--layers must be from 0 to 0 for this model, got 1; choose another layer"),
+        ("layers", -1, "--layers must be from 0 to 0 for this model, got -1; choose another layer"),
+        ("heads", 2, "--heads must be from 0 to 0 for this model, got 2; choose another head"),
         ("query", 1, "got 1; choose another --query"),
         ("query", -1, "got -1; choose another --query"),
     ):

@@ -137,7 +137,7 @@ def test_an_adapter_without_integrated_gradients_serves_until_they_are_asked_for
 @pytest.mark.parametrize(
     ("rationale", "message"),
     [
-        ([0, 3], "text 7: expected a rationale of different word positions from 0 to 2, got"),
+        ([0, 3], "text 7: a rationale must list different word positions from 0 to 2, got"),
         ([0, 1, 0, 0], "from 0 to 2, got 0, 1, 0, 0"),
         ([-1], "got -1; count words from 0"),
     ],
