@@ -433,7 +433,9 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether, in every text, the most different attention changes the output by ≤ ε.
+        """Return whether the limit ε on the output change excludes no attention in any text.
+
+        This is the case if the largest divergence within ε equals the largest possible divergence.
 
         Args:
             epsilon: Allowed output change.

@@ -104,7 +104,7 @@ def head_roles(
 
 
 def _score_all_heads(observation: Observation) -> list[Tensor]:
-    """Score all heads in one forward pass, ``[roles, heads]`` per layer."""
+    """Compute the scores of all attention patterns in one pass, ``[roles, heads]`` per layer."""
     model = observation.model.require(AnswersFromPassage)
     token_ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0

@@ -190,12 +190,12 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
 
 
 def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tensor]) -> Tensor:
-    """Measure the loss without each unit, with any function that measures losses without sets.
+    """Measure the loss when each unit is removed alone.
 
     Args:
-        units: Units to be measured, bool ``[batch, keys]``.
-        measure_losses: Function from unit sets, bool ``[sets, batch, keys]``, to losses
-            ``[sets, batch]``.
+        units: Units to be removed, bool ``[batch, keys]``.
+        measure_losses: Function that takes sets of removed units, bool ``[sets, batch, keys]``, and
+            returns the losses ``[sets, batch]``.
 
     Returns:
         Losses ``[batch, keys]``; 0 for units that are not measured.

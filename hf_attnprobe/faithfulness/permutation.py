@@ -168,7 +168,7 @@ def permutation(
 
 
 def _predict_shuffled(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
-    """Return the probabilities under each shuffle, ``[copies, batch, classes]``.
+    """Return the probabilities with shuffled attention, ``[copies, batch, classes]``.
 
     The shuffled copies are processed in chunks to limit memory. A chunk contains at most as many
     weights as all copies of one layer, or :data:`MAX_WEIGHTS_PER_REPLAY`, whichever is larger. The

@@ -390,7 +390,7 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 
 def _read_layer_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Return a layer's maps that the model supports, each ``[batch, keys]``."""
+    """Return a layer's values ``[batch, keys]`` for every map that the model supports."""
     return {
         name: layer_map.read(observation, site)
         for name, layer_map in LAYER_MAPS.items()

@@ -412,7 +412,7 @@ def _measure_every_set(
 
 
 def _compute_step_weights(n_units: Tensor) -> Tensor:
-    """Return the share of removal steps that remove exactly 0, 1, ..., T units.
+    """Return which share of the five removal steps removes 0 units, 1 unit, 2 units, and so on.
 
     The five steps remove 1, 5, 10, 20 and 50% of the units, rounded up.
 

@@ -343,7 +343,7 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Rank the units by each ranking's scores.
+    """Convert each ranking's scores to ranks; scores that differ by rounding share a rank.
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.

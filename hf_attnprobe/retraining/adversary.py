@@ -261,7 +261,16 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
 
 
 def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Measure the JSD that search and exact frontier reach, [batch] by ``statistic@ε``."""
+    """Measure, for each ε, the largest JSD from the base model's attention without training.
+
+    Args:
+        observation: The base model's outputs and attention for a batch.
+        seed: Seed for the search.
+
+    Returns:
+        JSD of the search and, for two classes, of the exact frontier, and the output change of the
+        search, [batch]. Names have the form ``search_jsd@ε``.
+    """
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
         exact = adversarial(
@@ -272,6 +281,7 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
     options = Adversarial(method="search", epsilons=EPSILONS)
     search = adversarial(observation, site, options, seed=seed)
     for epsilon, values in search.epsilon_max_jsd.items():
+        # [copies, batch, heads, queries, keys], with one copy and one head.
         edit = search.attention[epsilon][None, :, None]
         probs = model.replay(observation, {0: edit})[0]
         statistics[f"search_jsd@{epsilon}"] = values

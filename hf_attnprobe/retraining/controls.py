@@ -103,7 +103,9 @@ def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
 
 
 def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
-    """Add the median attention distance and the mean output change over all seeds, per text.
+    """Add each text's largest attention weight, and its attention and output change over seeds.
+
+    The attention change is the median JSD over all seeds, the output change the mean TVD.
 
     Args:
         results: Measurements for all seeds, to which the statistics are added.

@@ -334,9 +334,10 @@ def compute_deception_penalty(
 ) -> Tensor:
     """Return the penalty −log(1 − αᵀm) on attention to impermissible words, [batch].
 
-    1 − αᵀm is computed as the attention to all other tokens, clamped at 1e-10, divided by the total
-    attention. The penalty is therefore finite, has a gradient even if αᵀm rounds to 1, and stays
-    correct if dropout is applied to the weights. A text without any of the words has the penalty 0.
+    αᵀm is the sum of the attention weights on these words. 1 − αᵀm is computed as the attention to
+    all other tokens, clamped at 1e-10, divided by the total attention. The penalty is therefore
+    finite, has a gradient even if αᵀm rounds to 1, and stays correct if dropout is applied to the
+    weights. A text without any of the words has the penalty 0.
     Source: Pruthi et al. 2020, released code.
 
     Args:
@@ -560,14 +561,14 @@ def delete_words(text: Text, words: Collection[int]) -> list[int]:
 
 
 def delete_other_words(text: Text, words: Collection[int], *, seed: int, draw: int) -> list[int]:
-    """Delete random other words from a text, as many as it contains of the given words.
+    """Delete random other words from a text, as many as :func:`delete_words` deletes.
 
-    This is the control for :func:`delete_words`. Special tokens are never deleted. If the text has
+    This is the control for the deletion of the impermissible words. Special tokens are never deleted. If the text has
     too few other words, nothing is deleted.
 
     Args:
         text: The text, which is not modified.
-        words: Token ids of the given words, which are kept.
+        words: Token ids of the impermissible words, which are not deleted here.
         seed: Seed for the random choice, together with the example id and ``draw``.
         draw: Index of the draw, from 0. Each index deletes different words.
 

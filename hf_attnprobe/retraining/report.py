@@ -625,7 +625,7 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the four answers that the finding ``hiding`` combines, or nothing without them."""
+    """Return blocks with the four answers about the test ``deception``; empty if it was not run."""
     if "deception" not in report.scores:
         return []
     if find_statistic(report.statistics, "after_use") is None:

@@ -146,7 +146,10 @@ def widen_by_seed_variance(
 
 
 def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Grade the F1 loss without attention, compared with the mean over all seeds."""
+    """Answer whether attention is needed, from the F1 that is lost with uniform attention.
+
+    If several seeds were trained, the model with uniform attention is compared with their mean F1.
+    """
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
         return None
@@ -196,7 +199,7 @@ def _grade_f1_difference(
 
 
 def grade_by_rule(rule: str, number: Estimate) -> Finding:
-    """Grade a number by a rule, and explain the answer in a sentence with number and threshold.
+    """Compare a number with the threshold of a rule, and return the answer with an explanation.
 
     Args:
         rule: Key of the rule in ``RULES``, such as ``"hiding"``.
@@ -317,7 +320,7 @@ def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
 
 
 def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Grade the F1 that a context-free model gains from the base model's attention weights."""
+    """Answer whether the base model's attention weights improve the F1 of a context-free model."""
     base = find_score(scores, "base guide")
     if base is None:
         return None
@@ -514,7 +517,7 @@ def convert_retraining_to_json(report: RetrainingResult) -> dict:
 def measure_distance_beyond_seed(
     rows: pd.DataFrame, statistics: Sequence[Statistic]
 ) -> Estimate | None:
-    """Measure by how much the chosen adversary is farther from the base model than any other seed.
+    """Compare the distance of the chosen adversary with that of the most distant other seed.
 
     For each text, the JSD of the most divergent seed is subtracted from the adversary's JSD.
 
@@ -528,6 +531,7 @@ def measure_distance_beyond_seed(
     farthest_seed = find_farthest_seed(statistics)
     if farthest_seed is None:
         return None
+    # The example ids align the values of the two models, so that they are subtracted text by text.
     values = rows.set_index("example_id").value
     chosen_values = values[(rows.statistic == "chosen_jsd").to_numpy()]
     if chosen_values.empty:

@@ -208,6 +208,7 @@ def attend(
     """
     scores = attention(states) if query is None else attention(states, query)
     scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)
+    # The product sets all weights to 0 if the mask is empty.
     return scores.softmax(-1) * mask
 
 

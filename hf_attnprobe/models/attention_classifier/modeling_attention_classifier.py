@@ -65,9 +65,9 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise a module's weights like the papers' code.
+        """Initialise a module's weights as in the published code of the reproduced papers.
 
-        The code uses PyTorch's defaults: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere. GRUs
+        This code uses PyTorch's defaults: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere. GRUs
         are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights, orthogonal
         recurrent weights, and biases of 0.
         """

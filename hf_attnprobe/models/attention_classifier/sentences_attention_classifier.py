@@ -96,10 +96,11 @@ class Sentences(NamedTuple):
 
 
 def find_sentence_positions(content_mask: Tensor) -> Sentences:
-    """Find the sentences in each text.
+    """Find the sentences in each text, which special tokens separate.
 
     Args:
-        content_mask: Word mask, bool ``[batch, keys]``. A sentence is a run of words.
+        content_mask: Mask that is True for words and False for special tokens and padding, bool
+            ``[batch, keys]``. A sentence is a sequence of words without any such token.
 
     Returns:
         Sentence positions.
@@ -111,6 +112,7 @@ def find_sentence_positions(content_mask: Tensor) -> Sentences:
     ends = is_last.flatten().nonzero()[:, 0]
     text_index = starts // content_mask.shape[1]
     counts = is_first.sum(-1)
+    # Number of sentences in all texts before the text that contains the sentence.
     n_in_earlier_texts = (counts.cumsum(0) - counts)[text_index]
     return Sentences(
         starts=starts,
