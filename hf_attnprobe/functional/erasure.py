@@ -275,6 +275,7 @@ def erase_each_weight(
     bias_logits = torch.as_tensor(bias).to(logits)
     if not renormalise:
         return _sum_over_other_keys(weights * (logits - bias_logits)) + bias_logits
+    # The remaining weights are divided by their sum, so the logits are a weighted mean.
     remaining_weight = _sum_over_other_keys(weights)
     mean_logits = _sum_over_other_keys(weights * logits) / remaining_weight
     return torch.where(remaining_weight > 0, mean_logits, bias_logits)

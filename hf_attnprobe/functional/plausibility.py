@@ -49,7 +49,8 @@ def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
     tensor([0.7917], dtype=torch.float64)
     """
     precision, previous_precision = _compute_precisions(scores, marked, content)
-    return _average_over_marked((precision + previous_precision) / 2, marked, content)
+    mean_precision = (precision + previous_precision) / 2
+    return _average_over_marked(mean_precision, marked, content)
 
 
 def average_precision(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:

@@ -375,7 +375,7 @@ def make_class_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
 
 
 def make_label_prediction(names: tuple[str, ...] | list[str]) -> Prediction:
-    """Create the description of a multi-label prediction, in which any label can apply.
+    """Create the description of a multi-label prediction, in which each label may apply or not.
 
     Args:
         names: label names.
@@ -423,7 +423,7 @@ def make_number_prediction(
 
 
 def sum_entries(probs: Tensor, entries: Tensor) -> Tensor:
-    """Sum selected entries of prediction vectors.
+    """Add up the probabilities at given entries of prediction vectors.
 
     Args:
         probs: prediction vectors, [..., batch, entries].

@@ -145,6 +145,7 @@ def estimate_detection_limit(
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
+    # For the confidence interval, the limit is computed again on bootstrap resamples of the texts.
     generator = np.random.default_rng([seed, 1])
     resampled_positions = []
     for _ in range(N_RESAMPLES):

@@ -204,7 +204,7 @@ class ModelPair:
 
 
 def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[list[Difference]]:
-    """Compare several models with the same first model, column by column.
+    """Compute the differences between one model and several other models, statistic by statistic.
 
     The simultaneous confidence intervals cover all columns and all pairs together.
 
@@ -342,7 +342,9 @@ def compare_rankings(
     site: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> tuple[Comparison, ...]:
-    """Compare rankings by all statistics in :data:`COMPARED_STATISTICS` that the rows contain.
+    """Compare rankings with each other, such as attention with gradients, text by text.
+
+    All statistics in :data:`COMPARED_STATISTICS` that the rows contain are compared.
 
     Args:
         rows: audit rows, or a data frame in long form from

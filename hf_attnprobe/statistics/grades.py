@@ -39,15 +39,15 @@ class Answer(StrEnum):
     CANNOT_SAY = "cannot say"
 
     def choose(self, yes: str, no: str, otherwise: str) -> str:
-        """Choose one of three texts depending on the answer.
+        """Choose one of three phrases: one for yes, one for no, and one for any other answer.
 
         Args:
-            yes: text for yes.
-            no: text for no.
-            otherwise: text for the other answers.
+            yes: phrase for yes.
+            no: phrase for no.
+            otherwise: phrase for "partly" and "cannot say".
 
         Returns:
-            One of the texts.
+            One of the phrases.
         """
         return {Answer.YES: yes, Answer.NO: no}.get(self, otherwise)
 
@@ -97,7 +97,7 @@ def make_statistic_measure(
     *,
     excludes_default_classes: bool = False,
 ) -> Measure:
-    """Create a measure that uses the values of a single statistic.
+    """Create a measure that compares two audits by the values of a single statistic.
 
     Args:
         description: description of the number.
@@ -198,7 +198,7 @@ class Rule:
 
 
 def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
-    """Grade an estimate by a rule.
+    """Grade an estimate by comparing its confidence interval with the thresholds of a rule.
 
     Args:
         estimate: number with its 95% confidence interval.

@@ -95,11 +95,11 @@ class Rows:
         return {(layer, head) for test, _, layer, head in self.columns if test != PREDICTION_TEST}
 
     def select(self, condition: Callable[[str, str, int, int], bool]) -> "Rows":
-        """Select columns with a predicate.
+        """Select the columns for which a function returns True.
 
         Args:
-            condition: function of test, statistic, layer and head that returns whether to keep
-                the column.
+            condition: function that receives test, statistic, layer and head, and returns whether
+                to keep the column.
 
         Returns:
             Rows with the selected columns and all texts.
@@ -251,10 +251,10 @@ class Rows:
 
 
 def make_empty_rows() -> Rows:
-    """Create an empty table.
+    """Create rows without any text or column, for an audit that has not measured anything.
 
     Returns:
-        Rows without any text or column.
+        Empty rows.
     """
     return Rows(
         ids=np.empty(0, np.int64),
@@ -477,7 +477,8 @@ STOPPING_KEY = "stopping"
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
     """Drop texts that come after an unmeasured text in the audit's random order.
 
-    This is done separately for each test and site.
+    The remaining texts are a random sample of all texts, regardless of which batches were finished
+    when the audit stopped. Each test and site is treated separately.
 
     Args:
         rows: audit rows.

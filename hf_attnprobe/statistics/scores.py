@@ -609,6 +609,7 @@ def _compute_calibration_error(probability: np.ndarray, is_correct: np.ndarray) 
     """
     if np.isnan(probability).any():
         return None
+    # A probability of 1 belongs to the last bin.
     bins = np.minimum((probability * N_PROBABILITY_BINS).astype(int), N_PROBABILITY_BINS - 1)
     # For each bin, this is its accuracy minus its mean probability, times its number of texts.
     bin_gaps = np.zeros(N_PROBABILITY_BINS)

@@ -238,10 +238,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise AttnProbeError(
-                f"rule {self.rule!r} does not exist; use a key of RULES, such as "
-                f"{next(iter(RULES))!r}"
-            )
+            raise AttnProbeError(f"unknown rule {self.rule!r}; choose from {', '.join(RULES)}")
 
     @property
     def rule_with_thresholds(self) -> Rule:
