@@ -441,7 +441,17 @@ def _make_batches(
 def _measure_dose(
     job: PreparedAudit, effect: PlantedEffect, dose: float, texts: Sequence[Text]
 ) -> pd.DataFrame:
-    """Plant an effect with one dose in a copy of the model, and audit the head in this copy."""
+    """Plant an effect with one dose in a copy of the model, and audit the head in this copy.
+
+    Args:
+        job: The prepared audit of the original model.
+        effect: The effect to plant in one head.
+        dose: Change in log-odds that the planted token causes.
+        texts: Texts that contain the planted token.
+
+    Returns:
+        Rows with the head's statistics, and the log-probability of the last class or the answer.
+    """
     unit = job.data.units if isinstance(job.data, Answers) else None
     tokenizer = job.audited_model.tokenizer
     options = job.options

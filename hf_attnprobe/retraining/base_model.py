@@ -163,7 +163,8 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
         **settings: Training settings that replace the recorded ones; None keeps the recorded value.
 
     Raises:
-        AttnProbeError: If the model is not a flat attention classifier with trained attention.
+        AttnProbeError: If the model is not an attention classifier with one level of trained
+            attention.
     """
     saved = convert_model_name(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
@@ -250,7 +251,8 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
         model: The model to check.
 
     Raises:
-        AttnProbeError: If it is not a flat attention classifier with trained attention.
+        AttnProbeError: If it is not an attention classifier with one level of trained attention,
+            or if it reads text pairs.
     """
     if not isinstance(model, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
@@ -317,10 +319,10 @@ It returns whether to show a progress bar, or the text in front of the bar.
 
 
 def disable_progress(folder: Path) -> bool:
-    """Return False for every model, so that no progress bar is displayed.
+    """Return False, so that no progress bar is displayed during the training of any model.
 
     Args:
-        folder: Not used.
+        folder: Checkpoint folder of the model. It is not used, because the result is always False.
     """
     return False
 
@@ -594,10 +596,11 @@ class VariantResults:
                 self.statistics[f"{statistic}_{quantity}{suffix}"] = values
 
     def stack_statistic(self, statistic: str) -> Tensor:
-        """Return the values of a statistic for every key, [keys, texts].
+        """Stack the values of a statistic that is measured for several variants, [variants, texts].
 
         Args:
-            statistic: Name without its key, such as ``one_seed_jsd`` for the seeds' JSD.
+            statistic: Name before the "@". For example, ``one_seed_jsd`` selects the JSD of all
+                seeds, ``one_seed_jsd@1``, ``one_seed_jsd@2`` and so on.
         """
         names = [name for name in self.statistics if name.startswith(f"{statistic}@")]
         return torch.stack([self.statistics[name] for name in names])

@@ -233,6 +233,7 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
     """
     special_ids, word_ids = set(tokenizer.all_special_ids), set()
     for word in words:
+        # Many tokenizers have different tokens for a word at the start of a text and after a space.
         at_start = tokenizer(word, add_special_tokens=False)["input_ids"]
         inside = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         single_ids = {ids[0] for ids in (at_start, inside) if len(ids) == 1} - special_ids

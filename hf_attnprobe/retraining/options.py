@@ -86,7 +86,10 @@ class Adversary(Options):
 
     @property
     def guide_folder(self) -> str:
-        """Folder of the adversary whose λ is closest to :data:`GUIDE_LAMBDA`."""
+        """Folder of the adversary that guides the diagnostic MLP.
+
+        Its λ is the closest to :data:`GUIDE_LAMBDA`, times the factor on the TVD in the loss.
+        """
         target = GUIDE_LAMBDA * self.tvd_factor
         closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))
         return self.name_folder(closest)
