@@ -260,6 +260,7 @@ def _load_saved_model(saved: SavedModel, tokenizer: TokenizerLike | None) -> Loa
     # The repository may change between two downloads, so the tokenizer's commit is fixed.
     pinned_origin = replace(origin, revision=commit or origin.revision)
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, lambda: pinned_origin)
+    # The weights may be in another folder than the one that the user named.
     is_in_other_folder = origin.folder and origin.name != name
     record = {
         "checkpoint": origin.name if is_in_other_folder else None,

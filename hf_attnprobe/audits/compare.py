@@ -120,7 +120,7 @@ def _resolve_version(model: Any, version: Any, options: AuditOptions) -> tuple[A
 
 
 def _name_folder(number: int, version: Any) -> str:
-    """Make the folder name for a version, such as "2-int8"."""
+    """Make a version's folder name from its number and its name, such as "2-int8"."""
     resolved_version = convert_model_name(version)
     if isinstance(resolved_version, SavedModel):
         return f"{number}-{Path(resolved_version.model).name}"

@@ -179,6 +179,7 @@ def load_scored_prompts(
     """
     unit_statistics = {*RANKING_STATISTICS.values(), "unit_matters"}
 
+    # The names of unit statistics end with the unit's index, as in "unit_loss@3".
     def is_unit_statistic(test: str, statistic: str, *site: int) -> bool:
         base_name = statistic.partition("@")[0]
         return base_name in unit_statistics
@@ -263,6 +264,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     predictions = predictions.loc[[ids[index] for index in order_by_hash(ids)]]
     reasons: dict[int, str] = {}
 
+    # Add candidates until there are max_examples texts; a repeated text keeps its first reason.
     def add_examples(candidates: Iterator[tuple[int, str]], max_examples: int) -> None:
         for example_id, reason in candidates:
             if len(reasons) >= max_examples:

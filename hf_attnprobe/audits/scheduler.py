@@ -110,7 +110,7 @@ class CompletedWork:
         return self.finished_ids.setdefault((test, site.layer, site.head), set())
 
     def is_missing(self, sites_by_test: SitesByTest, text: Text) -> bool:
-        """Return whether any test has not yet run on a text at any of its sites."""
+        """Return whether any of the tests still has to run on a text, at one site or more."""
         pairs = list_test_site_pairs(sites_by_test)
         return any(text.example_id not in self.get_ids(test, site) for test, site in pairs)
 

@@ -328,7 +328,10 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
 
 
 def _adapt_data(model: Any, data: Data) -> Data:
-    """Convert data to passages with questions for a language model; keep it for other models.
+    """Adapt the data to the type of the model.
+
+    For a language model, the data is converted to passages with questions. For any other model, it
+    is returned unchanged.
 
     Raises:
         AttnProbeError: If the data has passages with questions, but the model is no language model.

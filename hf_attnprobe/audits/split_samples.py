@@ -177,6 +177,7 @@ def _sample_texts(
         second_texts = get_second_texts(examples) or [""] * len(ids)
         pairs = zip(read_column(examples, "text"), second_texts, strict=True)
         nonblank_rows = [row for row, pair in enumerate(pairs) if "".join(pair).strip()]
+        # If all texts are blank, the first one is encoded, which raises a suitable error.
         rows = nonblank_rows or [0]
     rows = draw_sample(rows, [ids[row] for row in rows], n_texts)
     rows = sorted(rows, key=ids.__getitem__)

@@ -239,6 +239,7 @@ def describe_prediction(
     if prediction.is_number:
         return _format_numbers(prediction.decode_number(probs)[0]), None
     parts = prediction.group_by_part(probs)[0]
+    # The probabilities of a part sum to 1, or to 0 if the part is padding.
     is_present = parts.sum(-1) > 0
     decisions = prediction.decide(probs)[0].masked_fill(~is_present, -1)
     description = _describe_decisions(prediction, decisions, batch, tokenizer)

@@ -139,7 +139,11 @@ def render_prompt(
 
 
 def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
-    """Find the span of every nonblank text, without surrounding white space."""
+    """Find the span of every nonblank text, without surrounding white space.
+
+    Returns:
+        Pairs (index, span): the index of the text in ``texts``, and the span within the text.
+    """
     matches = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
     return [(index, match.span()) for index, match in enumerate(matches) if match]
 
@@ -308,18 +312,33 @@ def find_units(
         else:
             unit_spans = UNIT_SPLITTERS[units](prompt.text[start:end])
             unit_starts = [start + unit_start for unit_start, _ in unit_spans]
+            # Each unit ends where the next one starts, and the last one ends with the passage.
             spans += pairwise([*unit_starts, end])
     return spans
 
 
 def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) -> list[Span]:
-    """Find the tokens in a passage as units, and merge tokens that share a character."""
+    """Find the units in a passage if every token is a unit.
+
+    Tokens that encode parts of the same character are merged to one unit.
+
+    Args:
+        text: The prompt.
+        start: Start of the passage in the prompt, in characters.
+        end: End of the passage, exclusive.
+        offsets: Span for every token in the prompt.
+
+    Returns:
+        Every unit's span in the prompt.
+    """
     spans: list[Span] = []
     for token_start, token_end in offsets:
+        # A token belongs to the passage if its last nonblank character does.
         is_empty = token_start == token_end
         if is_empty or not start <= _find_last_letter(text, token_start, token_end) < end:
             continue
         previous_start, previous_end = spans[-1] if spans else (0, 0)
+        # The token and the previous token encode parts of the same character.
         if token_start < previous_end:
             spans[-1] = previous_start, max(token_end, previous_end)
         else:

@@ -31,7 +31,8 @@ PAD_VALUES = {
 }
 """Value that fills padding positions, by the name of the model input.
 
-The name ``input_ids`` is missing, because its value is the tokenizer's padding token.
+The value −1 means "no word", "no unit" and so on. The name ``input_ids`` is missing, because its
+value is the tokenizer's padding token.
 """
 BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 """Number of bytes in a unit of memory, by the unit's name in a size such as "500MB"."""

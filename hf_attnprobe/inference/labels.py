@@ -344,6 +344,7 @@ def compute_label_spread(examples: "datasets.Dataset") -> float | None:
         return None
     numbers = [float(label) for label in labels if not math.isnan(label)]
     spread = statistics.pstdev(numbers) if len(numbers) > 1 else 0.0
+    # Equal labels have no spread that could be used as a unit.
     return spread or None
 
 

@@ -230,7 +230,16 @@ def _pad_inputs(
     texts: Sequence[Text],
     edit: Callable[[Text], Sequence[int]] | None,
 ) -> dict[str, Tensor]:
-    """Pad token ids to model inputs, after editing each text if ``edit`` is a function."""
+    """Pad the token ids of several texts to model inputs.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        texts: The texts.
+        edit: Function that returns replacement token ids for a text; None for unchanged texts.
+
+    Returns:
+        Inputs `[texts, tokens]` by name.
+    """
     rows = []
     for text in texts:
         ids = text.inputs["input_ids"] if edit is None else list(edit(text))
