@@ -479,7 +479,9 @@ class FarthestSearch:
         return movable_shares.unflatten(1, self.original.shape[:2]) * mass + fixed
 
     def draw_starts(self, settings: SearchSettings) -> Tensor:
-        """Draw random starting points from a normal distribution with standard deviation 3.
+        """Draw random attention logits at which searches start.
+
+        They have a normal distribution with mean 0 and standard deviation 3.
 
         Args:
             settings: Number of starting points and seed.

@@ -447,7 +447,7 @@ def build_removal_orders(
 def _group_by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int, each_random: bool
 ) -> dict[str, Tensor]:
-    """Split values ``[orders, batch]`` by ranking and average the random orders.
+    """Split values ``[orders, batch]`` by ranking, and average them over the random orders.
 
     Args:
         values: One row for each order that :func:`build_removal_orders` returns.

@@ -284,7 +284,9 @@ def measure_mass(scores: Tensor, token_values: Tensor, content: Tensor) -> tuple
 
 
 def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the mean loss when a ranking's first 1, 5, 10, 20 and 50% of tokens are removed.
+    """Measure the probability loss when the first tokens in each ranking are removed.
+
+    The loss is averaged over five removals: of the first 1, 5, 10, 20 and 50% of the tokens.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -310,7 +310,17 @@ def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
 def _score_units(
     observation: Observation, site: Site, options: Sources, seed: int
 ) -> dict[str, Tensor]:
-    """Return the unit scores ``[batch, keys]`` by ranking name, attention first."""
+    """Compute each ranking's scores for the passage units, attention first.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head or head group.
+        options: Number of random halves on which ContextCite is fitted; 0 omits ContextCite.
+        seed: Seed for the random halves and for shuffled user-provided scores.
+
+    Returns:
+        Scores ``[batch, keys]`` by ranking name. Units with larger scores come first.
+    """
     model = observation.model.require(AnswersFromPassage)
     attention = observation.read(site)
     position = torch.arange(attention.shape[-1], device=attention.device).expand_as(attention)

@@ -67,9 +67,9 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module's weights as in the published code of the reproduced papers.
 
-        This code uses PyTorch's defaults: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere. GRUs
-        are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights, orthogonal
-        recurrent weights, and biases of 0.
+        This code uses PyTorch's defaults: N(0, 1) for word vectors and U(±1/√fan_in) elsewhere.
+        GRUs are initialised as in Serrano & Smith 2019, with Xavier-uniform input weights,
+        orthogonal recurrent weights, and biases of 0.
         """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=1.0)
