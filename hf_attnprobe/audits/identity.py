@@ -152,7 +152,7 @@ def get_user_model(audited_model: AuditedModel) -> Any:
 
 
 def _hash_configuration(model: nn.Module) -> str:
-    """Hash a model's configuration, and all buffers that are not saved with the weights."""
+    """Hash a model's configuration, and the buffers that are not saved with its weights."""
     config = getattr(model, "config", None)
     saved_names = model.state_dict().keys()
     settings = config.to_dict() if isinstance(config, PreTrainedConfig) else {}
@@ -181,7 +181,11 @@ def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
 
 
 def _remove_origin_settings(settings: Any) -> Any:
-    """Remove private settings and settings about the model's origin, at all levels."""
+    """Remove settings that do not affect predictions, also from nested settings.
+
+    These are :data:`IGNORED_SETTINGS`, private settings (names that start with an underscore) and
+    settings about the model's origin (names that contain one of :data:`ORIGIN_WORDS`).
+    """
     if not isinstance(settings, Mapping):
         return settings
     return {

@@ -260,7 +260,10 @@ class AuditRunner:
             check_recorded_prediction(self.adapter, batch, predictions, source=source, cause=cause)
 
     def _check_prompt_identities(self, predictions: pd.DataFrame) -> None:
-        """Raise AttnProbeError if a prompt or answer has changed since its rows were saved."""
+        """Raise AttnProbeError if a prompt or answer has changed since its rows were saved.
+
+        The identity of a text is a hash of its prompt and its answer.
+        """
         saved_identities = predictions.get("identity", pd.Series(dtype=float))
         for text in self.texts:
             saved_identity = saved_identities.get(text.example_id, text.identity)

@@ -80,7 +80,9 @@ TESTED_PADDINGS = (1, 4, 16)
 def draw_texts(
     texts: Sequence[Text], predictions: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Draw texts with saved predictions: the longest text, and further texts at random.
+    """Draw texts whose saved predictions will be checked.
+
+    These are the longest text and random texts. Texts without a saved prediction are not drawn.
 
     Args:
         texts: The audited texts.

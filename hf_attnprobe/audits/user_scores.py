@@ -399,6 +399,7 @@ def _find_unit_spans(
             "unit, or scores by source (quotations) for a passage"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
+    # A unit extends from the start of its first token to the end of its last token.
     return [strip_span(string, offsets[unit[0]][0], offsets[unit[-1]][1]) for unit in units]
 
 
@@ -452,7 +453,10 @@ def _check_tokens(
     user_tokens: Sequence[str],
     model_tokens: Sequence[str],
 ) -> None:
-    """Raise AttnProbeError if the user's tokens differ from the model's tokens."""
+    """Raise AttnProbeError if the user's tokens differ from the model's tokens.
+
+    Letter case, tokenizer marks such as "##", and special tokens are ignored.
+    """
     special_mask = text.inputs.get("special_tokens_mask")
     for positions, user_token in zip(scored_parts, user_tokens, strict=True):
         if special_mask and special_mask[positions[0]]:

@@ -992,5 +992,6 @@ def encode_answers(examples: "datasets.Dataset") -> TokenizedSplit:
         inputs = {name: row[name] for name in columns}
         inputs["attention_mask"] = [1] * len(row["input_ids"])
         inputs["special_tokens_mask"] = [int(unit < 0) for unit in row["unit_ids"]]
+        # The label is −1, because an answer is not a class.
         texts.append(Text(row["example_id"], -1, inputs, identity=row["identity"]))
     return TokenizedSplit(texts, n_empty=0, n_truncated=0)

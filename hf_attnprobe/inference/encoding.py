@@ -309,7 +309,12 @@ def _check_pairs(
     second_strings: list[str] | None,
     segment: str | None,
 ) -> None:
-    """Raise AttnProbeError if a segment is set without pairs, or if the tokenizer is slow."""
+    """Check the options and the tokenizer for pairs of texts.
+
+    Raises:
+        AttnProbeError: If a segment is set for single texts, if the segment is not one of
+            :data:`SEGMENTS`, or if there are pairs but the tokenizer is slow.
+    """
     if segment is not None and second_strings is None:
         raise AttnProbeError(
             "--segment needs pairs of texts, got single texts; leave out --segment, or name the "
@@ -430,6 +435,7 @@ def has_rationales(examples: "datasets.Dataset", unit: str) -> bool:
     Returns:
         True if at least one text has a rationale.
     """
+    # A text without a rationale has an empty list, or None.
     columns = RATIONALE_COLUMNS & set(examples.column_names)
     return unit != "sentence" and any(any(read_column(examples, column)) for column in columns)
 
