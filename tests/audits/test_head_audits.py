@@ -201,8 +201,8 @@ def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path
     broken.classifier.bias.data[0] = float("nan")
     own = {"tokenizer": tokenizer}
     for model, options, said in (
-        (folder, {"layers": [7]}, "layer from 0 to 1, got 7"),
-        (folder, {"heads": [3]}, "head from 0 to 2, got 3"),
+        (folder, {"layers": [7]}, "--layers must be from 0 to 1 for this model, got 7"),
+        (folder, {"heads": [3]}, "--heads must be from 0 to 2 for this model, got 3"),
         (folder, {"layers": []}, "--layers needs at least one layer"),
         (folder, {"query": 500}, "500"),
         (tmp_path / "base", {}, "attnprobe train --model"),
