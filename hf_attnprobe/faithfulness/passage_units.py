@@ -33,11 +33,11 @@ MAX_DELETED_UNITS = 16
 """Largest number of units (such as sentences) per passage that are deleted one by one. It limits
 the run time."""
 SMALLEST_SHARE = 0.1
-"""Smallest share of the largest loss in a passage at which another unit's loss makes this unit
-important."""
+"""Smallest loss at which a unit counts as important, as a share of the largest loss that the
+deletion of any unit in the passage causes."""
 N_UNITS_BY_ATTENTION = 5
-"""Number of units in a long passage that are deleted because they receive the most attention.
-Further units are deleted because the answer loses most in their knockout."""
+"""Number of units in a long passage that are deleted because they receive the most attention. The
+other deleted units are those with the largest losses when attention to them is blocked."""
 
 
 def covers_all_heads(observation: Observation, site: Site) -> bool:
