@@ -265,7 +265,7 @@ def run_compare(arguments: dict[str, Any]) -> int:
 
 
 def _report_changed_answers(comparison: "AuditComparison", arguments: Mapping[str, Any]) -> int:
-    """Print each answer that certainly changed, and return the command's exit code."""
+    """Print each answer whose change exceeds the uncertainty, and return the exit code."""
     from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.comparison import list_changed_answers
 

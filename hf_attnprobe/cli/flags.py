@@ -294,7 +294,8 @@ def add_answer_flags(parser: CommandParser) -> None:
 def build_data(arguments: Mapping[str, Any]) -> Data:
     """Convert parsed flags to the data to audit.
 
-    The data are passages and questions if any flag about them is set, and texts otherwise.
+    The result is :class:`Answers` (passages with questions) if the user set any flag that only
+    :class:`Answers` has, otherwise :class:`Data` (texts).
     """
     fields = collect_fields([Answers])
     answer_fields = fields.keys() & arguments.keys() - collect_fields([Data])
@@ -308,7 +309,7 @@ def add_json_flag(parser: ParserOrGroup, content: str = "summary") -> None:
 
 
 def add_verbose_flag(parser: ParserOrGroup) -> None:
-    """Add ``--verbose``, which prints every number."""
+    """Add ``--verbose``, which prints all numbers of a report instead of its first screen."""
     parser.add_argument(
         "--verbose",
         action="store_true",

@@ -319,7 +319,12 @@ def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
 
 
 def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
-    """Return the keyword arguments for the function that runs a step."""
+    """Convert the arguments of a step to keyword arguments for the function that runs it.
+
+    Args:
+        job: The step, whose arguments are plain values by name.
+        folder: Output folder of the study, which contains the models from earlier steps.
+    """
     verb = VERBS[job.verb]
     arguments = {name: job.arguments[name] for name in job.arguments if name in verb.argument_names}
     for name in arguments.keys() & set(MODEL_ARGUMENTS):
