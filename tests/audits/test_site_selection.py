@@ -43,10 +43,10 @@ def test_which_groups_are_tested():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("5", "layer.head joined by"),
-        ("1.0+", "layer.head joined by"),
-        ("1.0,2.1", "layer.head joined by"),
-        ("-1.0", "layer.head joined by"),
+        ("5", r"heads from 0.0 to 2.3, such as 0.0\+2.3"),
+        ("1.0+", r"heads from 0.0 to 2.3, such as 0.0\+2.3"),
+        ("1.0,2.1", r"heads from 0.0 to 2.3, such as 0.0\+2.3"),
+        ("-1.0", r"heads from 0.0 to 2.3, such as 0.0\+2.3"),
         ("1.0+1.0", "different heads"),
         ("3.0", "from 0.0 to 2.3, .* got '3.0'"),
         ("0.1+2.4", "from 0.0 to 2.3, .* got '0.1\\+2.4'"),
