@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--n-draws", type=int, default=1000)
     args = parser.parse_args()
 
-    population = Rows.coerce(read_rows(args.audit / "rows")).to_head_frame(args.statistic)
+    population = Rows.coerce(read_rows(args.audit / "rows")).build_head_frame(args.statistic)
     values = population.to_numpy()
     truth = np.nanmean(values, axis=0)
     top = truth.argmax()

@@ -9,7 +9,7 @@ import pytest
 from hf_attnprobe import AttnProbeError, TrainingOptions, train_classifier
 from hf_attnprobe.checkpoints.loading import load_model
 from hf_attnprobe.cli import main
-from hf_attnprobe.data.specs import to_data
+from hf_attnprobe.data.specs import make_data
 from hf_attnprobe.storage.folders import (
     LOCK_FILE,
     TEMPORARY_SUFFIX,
@@ -114,7 +114,7 @@ def test_killed_at_writes_from_the_first_to_the_last(verb, commands, tmp_path):
 
 def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, cli, tmp_path):
     """Weights of the new model, tokenizer of the old one, as a kill between the two leaves them."""
-    splits = to_data(few).load_splits(seed=0)
+    splits = make_data(few).load_splits(seed=0)
     config = make_paper_config(None, encoder="none", embedding_size=4)
 
     def train(words):
