@@ -432,7 +432,7 @@ NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "has no validation split"),
     ({"validation": ROWS}, "the data set has no split 'train', only validation"),
-    ({"train": ROWS[:1], "validation": ROWS}, "every class"),
+    ({"train": ROWS[:1], "validation": ROWS}, "labelled texts of each class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
     ({"train": ROWS, "validation": NO_TEXT}, "row 1 is NoneType"),
     (
