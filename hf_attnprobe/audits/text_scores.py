@@ -500,9 +500,10 @@ class Explainer:
         importances: dict[str, Tensor] = {}
         entries = observation.get_target_classes(None)
         if self.model.prediction.is_number:
-            # A number has two entries, one for larger and one for smaller numbers. The first one, at
-            # an even index, is explained, so that positive scores support a larger number.
-            entries = entries - entries % 2
+            # A predicted number is stored as two entries, "larger" (even index) and "smaller" (odd
+            # index). Always explain "larger", so that positive scores support a larger number.
+            is_odd = entries % 2
+            entries = entries - is_odd
         if self._can_compute(Differentiable):
             model = self.model.require(Differentiable, self.site)
             importances["gradient"] = model.compute_gradient_times_input(observation, entries)
@@ -540,7 +541,8 @@ def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
     probs, probs_without_unit = observation.probs, observation.leave_one_out
     # Compare the probability of the targets before and after each unit is removed.
     is_target = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
-    # Probabilities near 1 are shifted by the same amount, so that small differences keep digits.
+    # For probabilities near 1, compare p − 1 instead of p: floating-point numbers near 0 have more
+    # digits, so that small differences remain visible.
     is_large = (probs * is_target).sum(-1) > 0.5
     before = compute_shifted_probability(probs, entries, is_large)[:, None]
     entries_by_unit = entries[:, None]

@@ -395,8 +395,8 @@ def _find_unit_spans(
     has_several_parts = bool({"segment_ids", "unit_ids"} & {*text.inputs})
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
-            "scores per character span need single texts and a fast tokenizer; give one score per "
-            "unit, or scores by source (quotations) for a passage"
+            "scores for character spans are only supported for single texts and fast tokenizers; "
+            "give one score per unit, or for a passage, scores with the column source"
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     # A unit extends from the start of its first token to the end of its last token.

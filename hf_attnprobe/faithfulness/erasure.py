@@ -858,7 +858,7 @@ def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
 def _compare_with_all_weights(
     observation: Observation, logits: Tensor, top: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compare the output change without the largest weight to that without each other weight.
+    """Test whether erasing the largest weight changes the output more than erasing other weights.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -867,9 +867,9 @@ def _compare_with_all_weights(
         content: Boolean unit mask ``[batch, keys]``.
 
     Returns:
-        Two statistics ``[batch]``. ``delta_js_expected`` is the output change without the largest
-        weight, minus the mean output change without another weight. ``top_moves_most`` is whether
-        no other weight changes the output more.
+        Two statistics ``[batch]``. ``delta_js_expected`` is the JSD when the largest weight is
+        erased, minus the mean JSD when one of the other weights is erased. ``top_moves_most`` is 1
+        if erasing the largest weight changes the output most, and 0 otherwise.
     """
     original_probs = observation.probs.double().unsqueeze(1)
     changes = jsd(original_probs, logits.softmax(-1))

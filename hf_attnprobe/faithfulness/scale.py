@@ -414,9 +414,11 @@ def _measure_every_set(
 
 
 def _compute_step_weights(n_units: Tensor) -> Tensor:
-    """Return which share of the five removal steps removes 0 units, 1 unit, 2 units, and so on.
+    """Return how often each number of removed units occurs among the five removal steps.
 
-    The five steps remove 1, 5, 10, 20 and 50% of the units, rounded up.
+    The five steps remove 1, 5, 10, 20 and 50% of the units, rounded up. In a text with 10 units,
+    they remove 1, 1, 1, 2 and 5 units, so the share is 3/5 for 1 unit, 1/5 for 2 units and 1/5 for
+    5 units.
 
     Args:
         n_units: Unit counts, int ``[batch]``.
@@ -424,6 +426,7 @@ def _compute_step_weights(n_units: Tensor) -> Tensor:
     Returns:
         Shares ``[units + 1, batch]``, which sum to 1 over the first dimension.
     """
-    sizes = torch.arange(int(n_units.max()) + 1, device=n_units.device)
+    possible_counts = torch.arange(int(n_units.max()) + 1, device=n_units.device)
     removal_counts = aopc.compute_removal_counts(n_units)
-    return (removal_counts == sizes[:, None, None]).double().mean(1)
+    is_count_of_step = removal_counts == possible_counts[:, None, None]
+    return is_count_of_step.double().mean(1)

@@ -98,14 +98,14 @@ from hf_attnprobe.protocol import (
 
 
 TOP_COUNTS = (1, 3, 5)
-"""Numbers k of top-ranked passage units that are deleted together. The top-k drop, the answer's
-loss without these units, is averaged over them."""
+"""Numbers k of top-ranked passage units that are deleted together. The top-k drop is the fall in the
+answer's log-probability without the first k units; the report averages it over these k."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
 """Names of the rankings by length or position in the passage. They only define an order of the
 units and have no scores that could be compared with the units' effects."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Names of the rankings that are only tested for whether they put the source (the unit whose
-deletion costs the answer most) first."""
+"""Names of the rankings that are only used to guess the source, the unit whose deletion lowers the
+answer's log-probability most. No other statistic is computed for them."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
 answer's log-probability when the first k units are deleted."""

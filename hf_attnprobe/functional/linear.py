@@ -458,13 +458,16 @@ def _compute_bounds(
 ) -> JsdBounds:
     """Compute lower and upper bounds for the largest JSD within ε, for each ε.
 
-    This implements :func:`epsilon_max_jsd_bounds` for a part of the batch, in float64.
+    This implements :func:`epsilon_max_jsd_bounds` for a part of the batch, in float64. The lower
+    bound is the JSD of the farthest attention among several candidates: the original attention, the
+    solution of a linear program, and points on the edges of the simplex. The upper bound comes from
+    :func:`_bound_by_slabs`, which also finds the edges that are worth searching.
     """
     if mask.shape[-1] < 2:
         zero = attention.new_zeros(len(epsilons), len(attention))
         return JsdBounds(zero, zero, attention.repeat(len(epsilons), 1, 1))
     probs = _compute_probs(attention, logits)
-    # Classes are sorted by probability, so that the pairs of probable classes come first.
+    # Sort the classes by probability, because the bounds use pairs of the most probable classes.
     probs, class_order = probs.sort(-1, descending=True)
     logits = logits.gather(-1, class_order[:, None].expand_as(logits))
 

@@ -41,8 +41,8 @@ CHOSEN_ADVERSARY = "chosen adversary"
 """Name of the chosen adversary in score tables. Its weight λ is chosen on one half of the texts,
 and its predictions on the other half are scored (cross-fitting)."""
 DECEIVED = "deceived"
-"""Name, in score tables, of the base model after further training with a penalty on its attention
-to some words."""
+"""Name of the deceiving model in score tables: the base model, trained further with a penalty on
+its attention to some words, so that it hides which words it uses."""
 CHOICE_NOTE = (
     "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
     "texts and is reported on the other half, in both directions"

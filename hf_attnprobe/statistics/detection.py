@@ -27,7 +27,8 @@ N_TEXT_DRAWS = 400
 N_RESAMPLES = 200
 """Number of bootstrap resamples for the confidence interval of a detection limit."""
 N_STEPS_PER_DOSE = 24
-"""Number of steps by which effects between two planted doses are interpolated linearly."""
+"""Number of points that are interpolated linearly between two planted doses, to locate the dose at
+which the detection power is reached."""
 LOG_PROB_STATISTIC = "log_prob"
 """Name of the statistic that contains the log-probability of the last class.
 

@@ -450,9 +450,10 @@ ROOM_COLUMNS = {
     "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest possible JSD": "largest_jsd",
 }
-"""Columns about the largest change of the attention that leaves the prediction nearly the same.
+"""Columns of the study ``room``: their titles and the statistics that they show.
 
-The change is a Jensen-Shannon divergence (JSD); the output may change by at most ε.
+The study measures how far attention can move (as a Jensen-Shannon divergence, JSD) while the output
+changes by at most ε = .01. ``a/b`` shows the ratio of two statistics.
 """
 
 

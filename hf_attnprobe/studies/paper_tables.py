@@ -461,7 +461,9 @@ class _TextGroup:
 
     def get_published(self, table: Mapping[str, Mapping[str, Any]], *keys: str) -> Any:
         """Return the paper's value for this class, or None if there is none."""
-        return PublishedLookup(*self.table_labels).get_value(table, *keys, number=self.predicted)
+        return PublishedLookup(*self.table_labels).get_value(
+            table, *keys, class_index=self.predicted
+        )
 
     @property
     def displayed_class(self) -> TableCell:

@@ -85,21 +85,24 @@ class PublishedLookup(NamedTuple):
         self,
         table: Mapping[str, Mapping[str, Any]],
         *keys: str,
-        number: int | None,
+        class_index: int | None,
     ) -> Any:
-        """Return the published number for a predicted class, or None if there is none.
+        """Return the published value for a predicted class, or None if there is none.
 
         Args:
             table: A table in :data:`PUBLISHED` for additive attention.
             *keys: Further keys below the data set, such as the encoder.
-            number: Class index; None for all texts together.
+            class_index: Index of the predicted class; None for the value for all texts together.
         """
         if self.attention != "additive":
             return None
         values_by_class: Any = table.get(self.dataset, {})
         for key in keys:
             values_by_class = values_by_class.get(key, {})
-        if number is None:
+        has_single_value = len(values_by_class) == 1
+        if class_index is None:
             # A single value belongs to all texts together.
-            return values_by_class[0] if len(values_by_class) == 1 else None
-        return values_by_class[number] if len(values_by_class) > max(1, number) else None
+            return values_by_class[0] if has_single_value else None
+        if has_single_value or class_index >= len(values_by_class):
+            return None
+        return values_by_class[class_index]

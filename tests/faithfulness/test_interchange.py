@@ -349,7 +349,7 @@ def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
 def test_it_needs_a_decision_for_one_of_the_same_classes():
     for kind in ("labels", "tags", "span", "number"):
         model = wrap(tiny_models.bert(**tiny_models.HEADS[kind]))
-        assert "among the same classes" in model.lacks(ExchangeableStates)
+        assert "the same classes for every text" in model.lacks(ExchangeableStates)
     assert not wrap(tiny_models.bert()).lacks(ExchangeableStates)
 
 

@@ -118,7 +118,7 @@ def test_bad_input(data, tmp_path):
     (tmp_path / "vectors.txt").write_text("film 1 2 3\n")
     refused("embedding_size=3", train, data, tmp_path / "m", word_vectors=tmp_path / "vectors.txt")
     one_class = [{"text": "a b", "label": 1}] * 4
-    with pytest.raises(AttnProbeError, match="every class"):
+    with pytest.raises(AttnProbeError, match="labelled texts of each class"):
         train_classifier(None, one_class, output_dir=tmp_path / "m", progress=False)
     given = {"options": TrainingOptions(procedure="serrano-smith"), "progress": False}
     given["output_dir"] = tmp_path / "m"

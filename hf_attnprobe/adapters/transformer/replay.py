@@ -453,20 +453,26 @@ def _replay_partially(
     edits: Edits,
     create_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
-    """Compute the scores of `replay_logits` by partial replays."""
+    """Compute the scores of `replay_logits` by partial replays.
+
+    The lowest edited layer is applied to its recorded attention for all copies at once. The layers
+    above it are edited while the model runs, with the copies and texts in one batch dimension.
+    """
     lowest, n_texts = min(edits), len(partial_replay.mask)
+    recorded_attention = partial_replay.attention[lowest]
+
+    def edit_lowest_layer(edit: Tensor) -> Tensor:
+        return create_edit({lowest: edit})(lowest, recorded_attention, recorded_attention)
 
     def run_copies(copies: slice) -> Tensor:
-        chunk = {layer: edited[copies] for layer, edited in edits.items()}
-        attention = partial_replay.attention[lowest]
-        edited = torch.func.vmap(
-            lambda edit: create_edit({lowest: edit})(lowest, attention, attention)
-        )(chunk.pop(lowest))
-        flat_edits = {}
-        for layer, edit in chunk.items():
-            flat_edits[layer] = edit.expand(-1, n_texts, -1, -1, -1).flatten(0, 1)
-        edit_above = create_edit(flat_edits) if flat_edits else None
-        return partial_replay.replay(lowest, edited, edit_above)
+        edited_attention = torch.func.vmap(edit_lowest_layer)(edits[lowest][copies])
+        edits_above = {}
+        for layer, edit in edits.items():
+            if layer != lowest:
+                edit_per_text = edit[copies].expand(-1, n_texts, -1, -1, -1)
+                edits_above[layer] = edit_per_text.flatten(0, 1)
+        edit_above = create_edit(edits_above) if edits_above else None
+        return partial_replay.replay(lowest, edited_attention, edit_above)
 
     chunk_size = transformer.tokens_per_pass // (n_texts * partial_replay.count_rows(lowest))
     return run_in_chunks(run_copies, len(edits[lowest]), chunk_size)

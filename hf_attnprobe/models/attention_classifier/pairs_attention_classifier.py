@@ -235,7 +235,6 @@ def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
     if len(invalid_rows):
         row = int(invalid_rows[0])
         raise ValueError(
-            f"row {row} of the batch has label {int(labels[row])}, whose word does not occur in its "
-            "first text, so that it is not a possible answer; leave such texts out or set "
-            "answer_token_ids=None"
+            f"row {row} of the batch has label {int(labels[row])}, but the word for this label does "
+            "not occur in the first text; leave such texts out or set answer_token_ids=None"
         )
