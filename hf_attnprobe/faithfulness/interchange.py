@@ -60,12 +60,12 @@ INTERCHANGE_DONOR_STREAM = 6
 replace the text's own states."""
 READINGS: TestReadings = {
     "follows": make_share_reading(
-        "exchanging a state for the most attended one of a text with another predicted class turns "
-        "{decision} into that of the other text in {mean:.0%} of texts (position: {key})"
+        "if a state is exchanged for the most attended state of a text with another predicted class, "
+        "{decision} follows that text in {mean:.0%} of texts (position: {key})"
     ),
     "moved": (
-        "exchanging a state for the most attended one of a text with another predicted class moves "
-        "the output by {mean:.2f} {unit} (position: {key})"
+        "exchanging a state for the most attended state of a text with another predicted class "
+        "changes the output by {mean:.2f} {unit} (position: {key})"
     ),
 }
 
