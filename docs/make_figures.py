@@ -19,11 +19,11 @@ from hf_attnprobe import (
     TrainingOptions,
     audit,
     demo,
-    figures,
     make_rationale_dataset,
     retrain,
     train,
 )
+from hf_attnprobe.plots import matplotlib_backend as figures
 
 
 DOCS = Path(__file__).absolute().parent
