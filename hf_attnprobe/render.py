@@ -119,7 +119,8 @@ TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
 SHARES_RESULT = ResultType(
     name="shares of an audit", marker="", read=join_shares, endings=AUDIT_RESULT.endings
 )
-"""Result type for several folders with shares of one audit (each with a part of the texts)."""
+"""Result type for several folders that each contain one share (part of the texts) of the same audit.
+It has no marker file of its own."""
 
 AUDIT_COMPARISON_RESULT = ResultType(
     name="several audits",

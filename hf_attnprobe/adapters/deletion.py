@@ -302,6 +302,6 @@ def check_erasure_operator(operator: str, mask_id: int | None) -> None:
         )
     if operator == "mask" and mask_id is None:
         raise AttnProbeError(
-            "the erasure operator mask needs a mask token or an unknown token, but the tokenizer "
-            "has neither; use the operator deletion"
+            "the erasure operator 'mask' needs a mask token or an unknown token, but the tokenizer "
+            "has neither; use the operator 'deletion'"
         )

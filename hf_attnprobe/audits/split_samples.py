@@ -44,7 +44,8 @@ MAX_REFERENCE_TOKENS = 4096
 Padding counts too. At least two texts are used, even if they have more tokens.
 """
 N_SHARPNESS_TEXTS = 128
-"""Number of texts from which the model's standard temperature is computed."""
+"""Number of texts from which the standard temperature is computed, which makes the sharpness
+(confidence) of different models comparable."""
 N_DONOR_TEXTS = 64
 """Number of donors, which are texts whose states replace the states of other texts."""
 SAMPLE_BATCH_SIZE = 16

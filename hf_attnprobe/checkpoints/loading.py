@@ -171,7 +171,7 @@ HEADS = (
 For example, BertForSequenceClassification has the task "text-classification".
 """
 CLASSIFICATION_HEAD = HEADS[0]
-"""Head with the task "text-classification", whose model classes end in ForSequenceClassification."""
+"""Head for text classification, the first entry of :data:`HEADS` (…ForSequenceClassification)."""
 HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
 """Parts of the names of weights that a checkpoint may contain although the loaded model ignores them.
 

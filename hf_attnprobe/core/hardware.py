@@ -263,7 +263,7 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 # --- Threads ---
 
 LARGE_MATRIX_ENTRIES = 512 * 512
-"""Number of entries from which a weight matrix is large enough to be faster with several threads.
+"""Size of a weight matrix, in entries, above which several threads are faster than one.
 
 The product of such a matrix with 32 texts, each 20 tokens long, takes about ten milliseconds on one
 thread. On a busy machine, a thread can wait this long for a free core before every operation.

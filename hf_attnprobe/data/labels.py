@@ -310,8 +310,8 @@ def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
         raise AttnProbeError(
             f"expected the classes {', '.join(classes)}, but the data has "
             f"{', '.join(names) or 'no class names'}; choose a data set with these classes, name "
-            "the column with the class names with --label-column, or keep all classes by giving "
-            "the folder alone instead of name=folder"
+            "the column with the class names with --label-column, or pass the folder without a "
+            "data set name to keep all classes"
         )
     new_numbers = {names.index(name): index for index, name in enumerate(classes)}
     values = [new_numbers.get(label) for label in labels.values]

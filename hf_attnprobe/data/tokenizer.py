@@ -55,7 +55,7 @@ _LETTER = r"[^\W\d_]"
 _WORD_CHAR = r"[^\W_]"
 # A character inside a word, or a mark that joins two such characters.
 _IN_WORD = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
-# A clitic that a space separates from its word, as in "it 's".
+# A contracted word that stands on its own, such as 's in "it 's" or n't in "do n't".
 _CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
 # Titles and other abbreviations whose full stop belongs to the word, as in "Dr.".
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"

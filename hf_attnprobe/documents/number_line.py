@@ -14,10 +14,10 @@ TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
 """Matplotlib object that finds about five round numbers, such as 0, 0.2, …, 1, that cover a range."""
 
 NARROW_CHARACTER_WIDTH = 2.1
-"""Estimated width of a character in labels on phones, in percent of the number line's length."""
+"""Estimated width of a label's character on a phone, as a percentage of the number line's length."""
 
 WIDE_CHARACTER_WIDTH = 1.2
-"""Estimated width of a character in labels on larger screens, in percent of the line's length."""
+"""Estimated width of a label's character on a large screen, as a percentage of the line's length."""
 
 
 @dataclass(frozen=True)

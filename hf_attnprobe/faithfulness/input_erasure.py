@@ -92,8 +92,8 @@ ERASURE_CAUTION = (
 )
 """Warning that reports print below the statistics of the test ``input_erasure``."""
 OPERATOR_NOTE = "deleted, or masked with by=mask"
-"""Phrase in report sentences that describes how tokens are removed from a text, which depends on
-the option ``by``."""
+"""Phrase in report sentences that describes how tokens are removed from a text. The option ``by``
+of the test chooses between deleting them and replacing them by the mask token."""
 
 READINGS: TestReadings = {
     "comprehensiveness": (

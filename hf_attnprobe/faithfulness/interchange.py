@@ -56,8 +56,8 @@ from hf_attnprobe.protocol import (
 
 
 INTERCHANGE_DONOR_STREAM = 6
-"""Index of the random number stream that draws a donor for each text: another text, whose states
-replace the text's own states."""
+"""Index of the random number stream that draws donors. A donor is another text whose state is
+copied into the audited text."""
 READINGS: TestReadings = {
     "follows": make_share_reading(
         "if a state is exchanged for the most attended state of a text with another predicted class, "

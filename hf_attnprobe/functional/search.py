@@ -226,9 +226,9 @@ def search_adversarial_attention(
 
 
 STEP_SHARES = (0.75, 0.25)
-"""Step sizes for candidates between the original attention and a distant candidate.
+"""Mixing weights for intermediate candidates, which are mixtures of two attention vectors.
 
-With step size .75, the candidate is .25 · original + .75 · distant attention.
+With weight .75, the mixture is .25 · original attention + .75 · distant attention.
 """
 ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
 """Shares of the query rows whose attention a candidate leaves unchanged.

@@ -123,8 +123,8 @@ class TextExplainer:
             is_answer_token = text.inputs["labelled"]
             if other and max(compress(text.inputs["other_ids"], is_answer_token)) < 0:
                 raise AttnProbeError(
-                    f"the span {span!r} does not contain the token where the other answer differs; "
-                    "choose a longer span, or omit the other answer"
+                    f"the answer and the other answer are equal within the span {span!r}; choose a "
+                    "longer span, or omit the other answer"
                 )
         return explainer.explain(text, prompts[0])
 

@@ -46,8 +46,8 @@ from hf_attnprobe.protocol import Batch, Site
 
 
 LOG_ATTENTION_GOAL = math.log(0.6)
-"""Logarithm of the attention weight on the planted token, 0.6, at which the fit stops increasing
-this weight."""
+"""Logarithm of the target for the attention weight on the planted token. The fit increases the weight
+up to 0.6 and then leaves it unchanged."""
 N_FITTING_STEPS = 150
 """Number of optimizer steps in the fit of the planted token's embedding."""
 MIN_ATTENTION = 0.05

@@ -111,7 +111,8 @@ LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip"
 """Statistics for which a lower value means a better ranking."""
 
 CHANCE_RANKING = "given_moved"
-"""Key of the chance baseline: the user-provided scores, moved to other tokens of each text."""
+"""Name of the baseline ranking for user-provided scores: the same scores, moved to other tokens of
+each text."""
 
 USER_SCORES_NOTE = (
     "Each measure of the user-provided scores is compared with the same scores at other tokens of "

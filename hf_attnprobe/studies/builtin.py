@@ -460,7 +460,7 @@ changes by at most ε = .01. ``a/b`` shows the ratio of two statistics.
 SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
 """Columns of the table with one row per encoder size in the study ``room``."""
 TEXT_LENGTHS = [10, 20, 40, 80, 160]
-"""Token counts that separate short from long texts; each range has a table row."""
+"""Limits, in tokens, between the groups of texts by length. Each group has a row in the table."""
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
 """Audit test in the study ``room``, with options that select the exact adversarial attention."""
 ROOM = StudyLength(

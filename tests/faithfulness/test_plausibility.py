@@ -189,7 +189,7 @@ def test_a_tokenizer_without_either(bert, pieces, tmp_path):
     )
     with pytest.raises(
         AttnProbeError,
-        match=r"needs a mask token or an unknown token, .*; use the operator deletion",
+        match=r"needs a mask token or an unknown token, .*; use the operator 'deletion'",
     ):
         audit_by_name(
             bert, ROWS, tokenizer=bare, tests=[InputErasure(by="mask")], output_dir=tmp_path / "out"

@@ -191,7 +191,7 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     assert by_place.scores == shown.scores
     apart = {"answer": "Bob lives in Oslo, not Rome", "other": "Bob lives in Rome", "span": "not"}
     refused(
-        "does not contain the token where the other answer differs",
+        "the answer and the other answer are equal within the span",
         explain_answer,
         *speaker,
         **ASKED,
