@@ -111,7 +111,7 @@ def test_a_text_of_which_nothing_is_left_answers_as_a_whole():
 
 @pytest.mark.parametrize(
     ("by", "message"),
-    [("mask", "use the operator deletion"), ("noise", "deletion, mask, got 'noise'")],
+    [("mask", "use the operator 'deletion'"), ("noise", "deletion, mask, got 'noise'")],
 )
 def test_operators_that_cannot_be(by, message):
     adapter, observation = observe_texts(get_shared_model("bert"))
