@@ -703,7 +703,7 @@ def load_tokenizer(
     if adapter is not None and origin.find_file("tokenizer_config.json") is None:
         origin = locate_base_model(origin, adapter)
     try:
-        # load_arguments contains the model's revision.
+        # Bandit asks for a revision; load_arguments contains it if the user chose one.
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,

@@ -404,7 +404,7 @@ def _clamp_to_one(n: np.ndarray) -> np.ndarray:
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of each column's mean, m3 / m2^1.5; 0 if the values do not vary.
+    """Compute the skewness of each column's mean as m3 / m2^1.5, or 0 for a constant column.
 
     The skewness of a mean is the skewness of its values divided by √n. The factors n cancel, so only
     the sums of squared (m2) and cubed (m3) deviations are needed.

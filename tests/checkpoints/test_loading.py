@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import transformers
-from transformers import BertConfig, LlamaConfig, LlavaConfig, T5Config
+from transformers import BertConfig, LlavaConfig, T5Config
 
 from hf_attnprobe import audit, wrap
 from hf_attnprobe.audits.options import AuditOptions
@@ -14,40 +14,17 @@ from hf_attnprobe.checkpoints.loading import check_config_values
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
+from tests.helpers.saved_models import build_bert, build_llama, edit_config
 
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
 ROWS = [{"text": "the film was dull .", "label": 0}, {"text": "a wonderful plot", "label": 1}]
 FEW = {"tests": ["permutation"], "options": AuditOptions(single_heads=False)}
-
-
-def bert(vocab_size, kind="BertForSequenceClassification", **options):
-    return tiny_models.bert(vocab_size, kind=getattr(transformers, kind), spread=0.02, **options)
 
 
 @pytest.fixture(scope="session")
 def bert_folder(tokenizer, tmp_path_factory):
     """A tiny BERT with a tokenizer; do not write into it."""
-    return tiny_models.saved(tmp_path_factory.mktemp("bert"), bert(len(tokenizer)), tokenizer)
-
-
-def llama(kind, vocab_size=30, **fields):
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=vocab_size, **SIZES, num_key_value_heads=2, **fields)
-    return getattr(transformers, f"LlamaFor{kind}")(config)
-
-
-def change(folder, **values):
-    """Other values in a folder's configuration; None takes one out."""
-    file = folder / "config.json"
-    config = json.loads(file.read_text()) | values
-    kept = {name: value for name, value in config.items() if value is not None}
-    file.write_text(json.dumps(kept))
+    return tiny_models.saved(tmp_path_factory.mktemp("bert"), build_bert(len(tokenizer)), tokenizer)
 
 
 # --- heads --------------------------------------------------------------------------------------------------------
@@ -62,7 +39,7 @@ def test_another_head_is_refused(tmp_path):
         (token, "text-classification", "expected a model for text-classification"),
         ("BertForSequenceClassification", "ner", "expected task to be one of"),
     ):
-        bert(30, kind).save_pretrained(tmp_path / kind)
+        build_bert(30, kind).save_pretrained(tmp_path / kind)
         refused(message, load_model, tmp_path / kind, task=task)
     for kind, config, message in (
         ("LlavaForConditionalGeneration", LlavaConfig, "which also reads images"),
@@ -74,7 +51,7 @@ def test_another_head_is_refused(tmp_path):
 
 
 def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):
-    model = llama("TokenClassification", len(tokenizer), pad_token_id=0)
+    model = build_llama("TokenClassification", len(tokenizer), pad_token_id=0)
     tiny_models.saved(tmp_path, model, tokenizer)
     for given in (str(tmp_path), (model, tokenizer)):
         report = audit(given, [{"text": row["text"]} for row in ROWS], **FEW)
@@ -87,18 +64,25 @@ def test_a_head_of_tokens_is_audited_as_what_it_is(tokenizer, tmp_path):
 def test_left_over_and_missing_weights_are_refused(tmp_path):
     names = {"0": "a", "1": "b", "2": "c"}
     three = {"id2label": names, "label2id": {v: k for k, v in names.items()}}
-    token, sequence = bert(30, "BertForTokenClassification"), ["BertForSequenceClassification"]
+    token, sequence = (
+        build_bert(30, "BertForTokenClassification"),
+        ["BertForSequenceClassification"],
+    )
     of_llama = {"architectures": ["LlamaForSequenceClassification"]}
     for k, (model, values, message) in enumerate(
         (
-            (llama("TokenClassification"), of_llama, "has unused weights of another head: score"),
+            (
+                build_llama("TokenClassification"),
+                of_llama,
+                "has unused weights of another head: score",
+            ),
             (token, {"architectures": sequence}, "it has no weights for bert.pooler"),
-            (bert(30), {"num_hidden_layers": 1}, "has unused weights of layers"),
-            (bert(30), three, "[2], and its configuration requires [3]"),
+            (build_bert(30), {"num_hidden_layers": 1}, "has unused weights of layers"),
+            (build_bert(30), three, "[2], and its configuration requires [3]"),
         )
     ):
         model.save_pretrained(tmp_path / str(k))
-        change(tmp_path / str(k), **values)
+        edit_config(tmp_path / str(k), **values)
         refused(message, load_model, tmp_path / str(k))
 
 
@@ -135,7 +119,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
         )
     ):
         folder = copy_of(bert_folder, f"copy-{k}")
-        change(folder, **values)
+        edit_config(folder, **values)
         refused(message, load_model, folder)
     check_config_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
     for name, value in (("n_layer", 10**6), ("encoder_layers", 10**30)):
@@ -145,7 +129,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
 def test_outputs_without_names(bert_folder, copy_of):
     """A checkpoint is read so that they have names; an object is left to its owner."""
     folder = copy_of(bert_folder)
-    change(folder, return_dict=False, hierarchical=True)  # which means nothing to a BERT
+    edit_config(folder, return_dict=False, hierarchical=True)  # which means nothing to a BERT
     loaded = load_model(folder)
     assert loaded.config.return_dict and wrap(loaded).label_names
     assert wrap(loaded).separator_ids == frozenset()
@@ -177,11 +161,11 @@ def test_a_folder_without_tokenizer_files(tmp_path):
 def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer, copy_of):
     other = load_tokenizer(bert_folder)
     other.add_special_tokens({"pad_token": "[not in the vocabulary]"})
-    padded = bert(len(tokenizer), pad_token_id=7)
+    padded = build_bert(len(tokenizer), pad_token_id=7)
     for model, own, message in (
-        (bert(30522), tokenizer, "the model embeds 30522"),
+        (build_bert(30522), tokenizer, "the model embeds 30522"),
         (padded, tokenizer, "pad_token_id is 7 in the configuration and 0 in the tokenizer"),
-        (bert(len(tokenizer)), other, "the tokenizer pads with '[not in the vocabulary]'"),
+        (build_bert(len(tokenizer)), other, "the tokenizer pads with '[not in the vocabulary]'"),
     ):
         refused(message, audit, (model, own), ROWS, **FEW)
     for k, (values, message) in enumerate(

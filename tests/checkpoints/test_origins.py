@@ -1,43 +1,15 @@
 """Origins of checkpoints: the saved class is loaded, and checkpoints without a best one are not guessed."""
 
-import json
-
 import torch
 import transformers
-from transformers import LlamaConfig, ViTConfig
+from transformers import ViTConfig
 
 from hf_attnprobe.checkpoints import load_model
 from hf_attnprobe.checkpoints.loading import HEADS, find_saved_task
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.options import Task
-from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
-
-
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-}
-
-
-def bert(vocab_size, kind="BertForSequenceClassification", **options):
-    return tiny_models.bert(vocab_size, kind=getattr(transformers, kind), spread=0.02, **options)
-
-
-def llama(kind, vocab_size=30, **fields):
-    torch.manual_seed(0)
-    config = LlamaConfig(vocab_size=vocab_size, **SIZES, num_key_value_heads=2, **fields)
-    return getattr(transformers, f"LlamaFor{kind}")(config)
-
-
-def change(folder, **values):
-    """Other values in a folder's configuration; None takes one out."""
-    file = folder / "config.json"
-    config = json.loads(file.read_text()) | values
-    kept = {name: value for name, value in config.items() if value is not None}
-    file.write_text(json.dumps(kept))
+from tests.helpers.saved_models import SIZES, build_bert, build_llama, edit_config
 
 
 def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
@@ -47,9 +19,9 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
             sizes = {"image_size": 8, "patch_size": 4}
             saved = transformers.ViTForImageClassification(ViTConfig(**SIZES, **sizes))
         elif head.task == "text-generation":
-            saved = llama("CausalLM")
+            saved = build_llama("CausalLM")
         else:
-            saved = bert(30, f"Bert{head.suffix}")
+            saved = build_bert(30, f"Bert{head.suffix}")
         saved.save_pretrained(folder)
         loaded = load_model(folder)
         assert type(loaded) is type(saved)
@@ -58,7 +30,7 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
         assert type(load_model(folder, task=head.task)) is type(saved)
         for named in (240, "BertModel", None):
-            change(folder, architectures=named)
+            edit_config(folder, architectures=named)
             refused("does not name the model class", load_model, folder)
             assert find_saved_task(locate_checkpoint(folder)) is None
         assert type(load_model(folder, task=head.task)) is type(saved)
@@ -66,7 +38,7 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
 
 
 def test_a_language_model_is_loaded_in_parts_too(tmp_path):
-    saved = llama("CausalLM").bfloat16()
+    saved = build_llama("CausalLM").bfloat16()
     saved.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len([*tmp_path.glob("*.safetensors")]) > 1
     loaded = load_model(tmp_path)

@@ -6,31 +6,18 @@ import shutil
 import pytest
 import torch
 
-from hf_attnprobe import Answers, AttnProbeError, audit
+from hf_attnprobe import AttnProbeError, audit
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
-from hf_attnprobe.protocol import Site
 from hf_attnprobe.storage.folders import lock_folder
-from tests.helpers import planted_models, tiny_language_models, tiny_models
+from tests.helpers import planted_models, tiny_models
 from tests.helpers.error_messages import refusal, refuses
-
-
-def made(kind: str) -> tuple:
-    """A model, its tokenizer, texts and a head."""
-    words = planted_models.build_planted_tokenizer()
-    rows = planted_models.draw_planted_model(1, 24).rows
-    if kind == "bert":
-        return tiny_models.bert(words, num_labels=2), words, rows, Site(0, 1)
-    if kind == "classifier":
-        return tiny_models.classifier(words, read_out=6.0, query=4.0), words, rows, Site(0, 0)
-    words = tiny_language_models.tokenizer(chat=False)
-    data = Answers(tiny_language_models.ROWS * 4, units="sentence")
-    return tiny_language_models.llama(words, tie_word_embeddings=True), words, data, Site(1, 0)
+from tests.planted_effects.cases import build_case
 
 
 def test_a_head_that_says_nothing_says_so():
-    model, words, rows, _ = made("bert")
+    model, words, rows, _ = build_case("bert")
     with torch.no_grad():
         model.bert.encoder.layer[1].attention.output.dense.weight[:, :8] = 0
     with refuses(r"the output does not depend on head 1\.0"):
@@ -41,7 +28,7 @@ def test_a_head_that_says_nothing_says_so():
 
 def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
     words = planted_models.build_planted_tokenizer()
-    rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(made("bert")[2])]
+    rows = [{"text": row["text"], "label": k / 9} for k, row in enumerate(build_case("bert")[2])]
     model = tiny_models.bert(words, **tiny_models.HEADS["number"])
     with pytest.raises(
         AttnProbeError, match="planted in a model that predicts a class or an answer from a text"
@@ -55,7 +42,7 @@ def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("spike")
-    model, words, rows, _ = made("bert")
+    model, words, rows, _ = build_case("bert")
     options = DetectionLimitOptions(spiked_heads=["0.1"], doses=[0.25, 0.5, 1.0, 1.5, 2.0])
     return find_detection_limit(model, rows, folder, options=options, tokenizer=words), folder
 
@@ -79,7 +66,7 @@ def test_files_say_what_was_found(found):
 def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     """At its own number of texts, by the numbers of the spike-in where that is the same."""
     found, folder = found
-    model, words, rows, _ = made("bert")
+    model, words, rows, _ = build_case("bert")
     options = AuditOptions(limits=str(folder), groups=False, heads=[1])
     report = audit(model, rows, ["permutation"], options=options, tokenizer=words)
     (note,) = [note for note in report.notes if note.startswith("Detection limit:")]
@@ -89,7 +76,7 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
 
 def said_of_limits(folder, kind="bert", change=lambda model, words: None):
     """What an audit of a model says of a folder of limits that it refuses."""
-    model, words, rows, _ = made(kind)
+    model, words, rows, _ = build_case(kind)
     change(model, words)
     options = AuditOptions(limits=str(folder))
     return refusal(audit, model, rows, ["permutation"], options=options, tokenizer=words)
@@ -135,7 +122,7 @@ def test_limits_that_were_changed_are_refused(found, tmp_path, file, change):
 
 
 def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
-    model, words, rows, _ = made("bert")
+    model, words, rows, _ = build_case("bert")
     few = DetectionLimitOptions(spiked_heads=["0.1"], doses=[1.0])
 
     def refused(folder, says, **changed):

@@ -3,31 +3,18 @@
 import pytest
 import torch
 
-from hf_attnprobe import Answers, AttnProbeError
+from hf_attnprobe import AttnProbeError
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.setup import AuditRequest, prepare_audit
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.planted_effects import planting as spikes
-from hf_attnprobe.protocol import Site
-from tests.helpers import planted_models, tiny_language_models, tiny_models
-
-
-def made(kind: str) -> tuple:
-    """A model, its tokenizer, texts and a head."""
-    words = planted_models.build_planted_tokenizer()
-    rows = planted_models.draw_planted_model(1, 24).rows
-    if kind == "bert":
-        return tiny_models.bert(words, num_labels=2), words, rows, Site(0, 1)
-    if kind == "classifier":
-        return tiny_models.classifier(words, read_out=6.0, query=4.0), words, rows, Site(0, 0)
-    words = tiny_language_models.tokenizer(chat=False)
-    data = Answers(tiny_language_models.ROWS * 4, units="sentence")
-    return tiny_language_models.llama(words, tie_word_embeddings=True), words, data, Site(1, 0)
+from tests.helpers import planted_models, tiny_models
+from tests.planted_effects.cases import build_case
 
 
 def fitted(kind: str) -> tuple:
     """Model, spike, and batches without and with the token."""
-    model, words, data, site = made(kind)
+    model, words, data, site = build_case(kind)
     options = AuditOptions(groups=False)
     job = prepare_audit(AuditRequest(model, data, ["head_ablation"], options, words))
     adapter, texts = job.audited_model.adapter, job.tokenized.texts
@@ -50,7 +37,7 @@ def fitted(kind: str) -> tuple:
     scope="module", params=tiny_models.daily(["bert", "classifier", "llama"], ("bert", "llama"))
 )
 def one(request):
-    model = made(request.param)[0]
+    model = build_case(request.param)[0]
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     model, spike, plain, with_token = fitted(request.param)
     return model, spike, plain, with_token, before
@@ -125,8 +112,8 @@ def test_reading_is_1_on_the_token_and_least_on_the_others():
 
 
 def test_a_planted_text_is_the_text_but_for_the_token():
-    words = made("llama")[1]
-    request = AuditRequest(*made("llama")[:3][::2], ["sources"], AuditOptions(), words)
+    words = build_case("llama")[1]
+    request = AuditRequest(*build_case("llama")[:3][::2], ["sources"], AuditOptions(), words)
     job = prepare_audit(request)
     for text in job.tokenized.texts:
         new = spikes.insert_token(text, 399, 5)
@@ -149,7 +136,7 @@ def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
 
 def test_texts_that_use_every_token_are_refused():
     request = AuditRequest(
-        *made("bert")[:3][::2],
+        *build_case("bert")[:3][::2],
         ["permutation"],
         AuditOptions(),
         planted_models.build_planted_tokenizer(),

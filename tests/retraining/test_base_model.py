@@ -36,24 +36,15 @@ from tests.helpers.stopped_trainings import (
     assert_equal_weights,
     imitating,
     plain,
+    train_base,
     weights,
 )
 
 
 @pytest.fixture(scope="module")
 def base(reviews, tmp_path_factory):
-    """A classifier that has learnt something of 160 texts."""
-    folder = tmp_path_factory.mktemp("retrained") / "base"
-    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    train_classifier(
-        config,
-        reviews["train"],
-        reviews["validation"],
-        output_dir=folder,
-        options=TrainingOptions(**SETTINGS),
-        progress=False,
-    )
-    return load_base_model(folder)
+    """The base model; do not write into its folder."""
+    return train_base(tmp_path_factory.mktemp("retrained") / "base", reviews)
 
 
 @pytest.fixture(scope="module")

@@ -3,28 +3,17 @@
 import pytest
 import torch
 
-from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, train_classifier
+from hf_attnprobe import AttnProbeError
 from hf_attnprobe.inference.outputs import make_guide, read_outputs
-from hf_attnprobe.retraining.base_model import load_base_model, train_variant
+from hf_attnprobe.retraining.base_model import train_variant
 from hf_attnprobe.retraining.controls import compute_guides, list_other_seeds
-from hf_attnprobe.training.options import TrainingOptions
-from tests.helpers.stopped_trainings import SETTINGS
+from tests.helpers.stopped_trainings import train_base
 
 
 @pytest.fixture(scope="module")
 def base(reviews, tmp_path_factory):
-    """A classifier that has learnt something of 160 texts."""
-    folder = tmp_path_factory.mktemp("retrained") / "base"
-    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    train_classifier(
-        config,
-        reviews["train"],
-        reviews["validation"],
-        output_dir=folder,
-        options=TrainingOptions(**SETTINGS),
-        progress=False,
-    )
-    return load_base_model(folder)
+    """The base model; do not write into its folder."""
+    return train_base(tmp_path_factory.mktemp("retrained") / "base", reviews)
 
 
 def test_other_seeds_leave_out_the_base():

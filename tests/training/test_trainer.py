@@ -3,35 +3,24 @@
 import pytest
 import torch
 
-from hf_attnprobe import AttentionClassifierConfig, train, train_classifier
-from hf_attnprobe.retraining.base_model import load_base_model
+from hf_attnprobe import AttentionClassifierConfig, train
 from hf_attnprobe.training import trainer
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers import tiny_models
 from tests.helpers.stopped_trainings import (
-    SETTINGS,
     SimulatedStopError,
     assert_equal_weights,
     imitating,
     plain,
+    train_base,
 )
 
 
 @pytest.fixture(scope="module")
 def base(reviews, tmp_path_factory):
-    """A classifier that has learnt something of 160 texts."""
-    folder = tmp_path_factory.mktemp("retrained") / "base"
-    config = AttentionClassifierConfig(embedding_size=12, encoder_size=6)
-    train_classifier(
-        config,
-        reviews["train"],
-        reviews["validation"],
-        output_dir=folder,
-        options=TrainingOptions(**SETTINGS),
-        progress=False,
-    )
-    return load_base_model(folder)
+    """The base model; do not write into its folder."""
+    return train_base(tmp_path_factory.mktemp("retrained") / "base", reviews)
 
 
 def stop_at(step):
