@@ -2,9 +2,9 @@
 
     python -m tests.architectures_table [MODEL_TYPE …]
 
-puts a tiny random model of every class through ``battery.py``, each in a process of its
-own, and writes docs/architectures.md from tests/architectures.json. With model types only
-those run again; of the others stays what is known.
+The script runs the checks in ``tests/helpers/architecture_checks.py`` on a tiny random model of every class,
+each in a process of its own, and writes docs/architectures.md from tests/architectures.json. If model types are
+given, only these are checked again.
 """
 
 import json

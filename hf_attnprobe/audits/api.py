@@ -55,7 +55,7 @@ def audit(
         dataset: The data set: a name, a folder, a Hub id, examples in memory, or a
             :class:`~hf_attnprobe.data.specs.Data` that also sets the split, the columns and the
             number of texts.
-        tests: Names of tests, see :func:`hf_attnprobe.faithfulness.load_tests`, or their options,
+        tests: Names of tests, see :func:`hf_attnprobe.faithfulness.registry.load_tests`, or their options,
             which may be written as ``{"permutation": {"n_permutations": 10}}``. The name "default"
             stands for all tests that suit the model and the data, and so does None. A default test
             that the model does not support is left out, and the report's provenance gives the

@@ -156,7 +156,9 @@ class _RenderingProcess:
         )
         assert process.stdout is not None
         self._process = process
-        if process.stdout.readline() != "ready\n":
+        # Skip what imported libraries may print before the process is ready.
+        is_ready = any(line == "ready\n" for line in process.stdout)
+        if not is_ready:
             self._stop()
             raise AttnProbeError(
                 "the process that renders chat templates does not start; check that `python -c "

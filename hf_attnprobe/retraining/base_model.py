@@ -171,7 +171,8 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
     loaded = load_model(origin)
     check_retrainable(name, loaded)
     assert isinstance(loaded, AttentionClassifierForSequenceClassification)
-    return build_base_model(name, loaded, load_tokenizer(origin), **settings)
+    record = read_record(Path(origin.name))
+    return build_base_model(name, loaded, load_tokenizer(origin), record, **settings)
 
 
 def load_further_trainable_model(
@@ -194,17 +195,17 @@ def load_further_trainable_model(
     saved = convert_model_name(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
     loaded = load_model(origin, task="text-classification").eval()
-    tokenizer = load_tokenizer(origin)
+    tokenizer, record = load_tokenizer(origin), read_record(Path(origin.name))
     if isinstance(loaded, AttentionClassifierForSequenceClassification):
         if not has_trained_attention(loaded.config):
             raise AttnProbeError(
                 "the test deception needs a model with one level of trained attention, but "
                 f"{name} has none; choose another --model"
             )
-        return build_base_model(name, loaded, tokenizer, **settings)
+        return build_base_model(name, loaded, tokenizer, record, **settings)
     # Other attention implementations do not return their weights.
     loaded.set_attn_implementation("eager")
-    resolved = {"seed": read_record(Path(name)).get("seed", default_seed)}
+    resolved = {"seed": record.get("seed", default_seed)}
     for setting, default in FINE_TUNING_DEFAULTS.items():
         value = settings.get(setting)
         resolved[setting] = default if value is None else value
@@ -215,6 +216,7 @@ def build_base_model(
     name: str,
     model: AttentionClassifierForSequenceClassification,
     tokenizer: PreTrainedTokenizerBase,
+    saved_record: Mapping[str, Any],
     **settings: Any,
 ) -> BaseModel:
     """Combine an attention classifier with the training settings from its record.
@@ -225,10 +227,11 @@ def build_base_model(
         name: Folder or Hub id.
         model: The attention classifier.
         tokenizer: Its tokenizer.
+        saved_record: Training record in the checkpoint folder; empty if there is none.
         **settings: Training settings that replace the recorded ones; None keeps the recorded value.
     """
     new_settings = {name: value for name, value in settings.items() if value is not None}
-    record = read_record(Path(name)) | new_settings
+    record = dict(saved_record) | new_settings
     shared_settings = {name: record[name] for name in SHARED_SETTINGS if name in record}
     options = TrainingOptions(**({"procedure": DEFAULT_PROCEDURE} | shared_settings))
     procedure_settings = resolve_procedure(options, model.config).get_settings()
@@ -524,7 +527,8 @@ def build_setup(
     name = get_dataset_name(data.dataset, "").name
     setup = RetrainingSetup(base, splits, Path(folder), test_options, seed, data_name=name)
     tests = get_retraining_tests()
-    if all(tests[test].trains_from_scratch for test in test_options):
+    # `transfer` passes no tests, and also trains from scratch.
+    if not test_options or any(tests[test].trains_from_scratch for test in test_options):
         check_same_classes(base, splits)
     for test, options in test_options.items():
         check = tests[test].check

@@ -166,7 +166,9 @@ class RetrainOptions(Options):
         at_least=1,
         at_most=100_000,
     )
-    batch_size: int | None = option(None, "texts per step (default: the base model's)", at_least=1)
+    batch_size: int | None = option(
+        None, "texts per step, except for deception (default: the base model's)", at_least=1
+    )
     learning_rate: float | None = option(
         None, "learning rate (default: the base model's)", at_least=0
     )

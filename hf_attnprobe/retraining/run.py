@@ -140,6 +140,7 @@ def retrain(
     if any(registered_tests[name].trains_from_scratch for name in test_options):
         base = load_base_model(model, **settings)
     else:
+        _check_further_training_options(options)
         base = load_further_trainable_model(model, options.seed, **settings)
     data = make_data(dataset)
     setup = build_setup(base, data, output_dir, options.seed, test_options)
@@ -187,6 +188,29 @@ def retrain(
         report = _add_statistics(report, setup)
         report.write(setup.folder, SUMMARY_FILE)
     return report
+
+
+def _check_further_training_options(options: RetrainOptions) -> None:
+    """Check that no option is set that has no effect if a model is only trained further.
+
+    Args:
+        options: Options of a retraining whose only test is ``deception``.
+
+    Raises:
+        AttnProbeError: If such an option is set.
+    """
+    advice = {
+        "epochs": "use --set deception.epochs=N",
+        "batch_size": "use --set deception.batch_size=N",
+        "procedure": "leave it out",
+        "word_vectors": "leave it out",
+    }
+    for name, solution in advice.items():
+        if getattr(options, name) is not None:
+            raise AttnProbeError(
+                f"--{name.replace('_', '-')} has no effect on the test deception, which trains "
+                f"the base model further; {solution}"
+            )
 
 
 @public_function

@@ -444,7 +444,7 @@ def train_and_save(
 
     The Trainer's own files are removed at the end, and also after an error unless ``resume`` is
     True. They are kept while the model is being saved: if they exist and the record does not, the
-    saved model is incomplete (:func:`hf_attnprobe.checkpoints.records.check_whole`).
+    saved model is incomplete (:func:`hf_attnprobe.checkpoints.records.check_training_finished`).
 
     Args:
         trainer: A Trainer from :func:`make_trainer`.

@@ -209,5 +209,6 @@ def test_two_processes_give_up_together(
     assert run.code == 1 and run.out == ""
     said = f"attnprobe: {folder} belongs to another audit: its model fingerprint"
     assert run.err.count(said) == 1  # the first process says it for all
-    assert "auditing.py" not in run.err  # the only traceback is the launcher's
+    # The only traceback is the launcher's.
+    assert "hf_attnprobe/audits" not in run.err
     assert parts(folder) == before

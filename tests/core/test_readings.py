@@ -13,7 +13,8 @@ def test_every_statistic_has_a_reading():
     adapter, observation = observe_classifier()
     adapter.donors = collect_donors(adapter, [observation.batch], [SITE], 0)
     for test in registry.load_tests().values():
-        if AnswersFromPassage in test.needs:  # told in adapters/test_language_model.py
+        if AnswersFromPassage in test.needs:
+            # Tested in tests/adapters/language_model/test_adapter.py.
             continue
         result = collect_statistics(test.function(observation, SITE))
         assert result and {name.split("@")[0] for name in result} <= set(test.readings)

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +25,10 @@ from hf_attnprobe import (
     build_tokenizer,
     train_classifier,
 )
+from hf_attnprobe.core.options import SavedModel
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.retraining import get_retraining_readings, select_retraining_tests
+from hf_attnprobe.retraining.base_model import load_base_model
 from hf_attnprobe.retraining.deception import (
     compute_deception_penalty,
     delete_other_words,
@@ -432,6 +435,43 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
     for tests in ("deception", {"deception": {"words": []}}):
         refused("deception needs a list of words", select_retraining_tests, tests)
     assert "deception" not in select_retraining_tests(None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 1}, "--epochs has no effect on the test deception.*deception.epochs=N"),
+        ({"batch_size": 8}, "--batch-size has no effect on the test deception"),
+        ({"procedure": "jain-wallace"}, "--procedure has no effect on the test deception"),
+    ],
+)
+def test_options_without_effect_are_refused(options, message, classifier, data, tmp_path):
+    selection = {"deception": {"words": NAMED}}
+    given = {"output_dir": tmp_path / "m", "options": RetrainOptions(**options)}
+    with pytest.raises(AttnProbeError, match=message):
+        retrain(classifier, data, selection, **given, progress=False)
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("tests", [{"seeds": {}}, {"seeds": {}, "deception": {"words": NAMED}}])
+def test_data_with_other_classes_are_refused_with_any_training_from_scratch(
+    tests, make_checkpoint, data, tmp_path
+):
+    three_classes = make_checkpoint("bilstm", "additive", 3)
+    tests = {
+        name: options | ({"words": ["film"]} if options else {}) for name, options in tests.items()
+    }
+    with pytest.raises(AttnProbeError, match="classes"):
+        retrain(three_classes, data, tests, output_dir=tmp_path / "m", progress=False)
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_training_record_is_read_from_the_subfolder(classifier, tmp_path):
+    shutil.copytree(classifier, tmp_path / "repository" / "model")
+    saved = SavedModel(str(tmp_path / "repository"), subfolder="model")
+    in_subfolder, direct = load_base_model(saved), load_base_model(classifier)
+    assert in_subfolder.settings == direct.settings
+    assert in_subfolder.notes == direct.notes == ()
 
 
 def test_the_model_is_not_overwritten(classifier, folder, copy_of):
