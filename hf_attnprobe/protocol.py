@@ -180,6 +180,23 @@ class Donors:
     states: Mapping[Site, Mapping[int, Tensor]]
 
 
+@dataclass(frozen=True, eq=False)
+class UnitDonors:
+    """Units (such as words) from a fixed sample of texts, which replace units in other texts.
+
+    Attributes:
+        example_ids: Ids of the sampled texts.
+        probs: Prediction vector for each text, each `[entries]`.
+        units: Units of each text by segment, each list with the most attended unit first. Texts
+            that are not pairs have a single segment, 0. The adapter defines the content of a unit,
+            for example its token ids.
+    """
+
+    example_ids: tuple[int, ...]
+    probs: tuple[Tensor, ...]
+    units: tuple[Mapping[int, Sequence[Any]], ...]
+
+
 SiteEdit = Callable[[int, Tensor], Tensor]
 """Type of a function `edit(layer, weights)` that edits the attention of some heads in a layer.
 
@@ -408,6 +425,47 @@ class EditableInputs(Protocol):
             operator: "deletion" removes tokens; "mask" replaces them with the model's `mask_id`.
                 Language models support "deletion" and "gap", which removes tokens but keeps the
                 positions of the remaining tokens.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`.
+        """
+
+
+@runtime_checkable
+class ExchangeableUnits(Protocol):
+    """Capability: forward passes on texts in which some units come from other texts.
+
+    Attributes:
+        unit_donors: Units from other texts, or None before an audit has set them.
+    """
+
+    unit_donors: UnitDonors | None
+
+    def read_unit_contents(self, observation: "Observation") -> list[dict[int, Any]]:
+        """Read the content of every explained unit, for example its token ids.
+
+        Args:
+            observation: The observed batch.
+
+        Returns:
+            For each text, the content by the unit's position.
+        """
+
+    def exchange_inputs(
+        self,
+        observation: "Observation",
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Any]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing units.
+
+        A unit keeps its place among the other units. Special tokens never change.
+
+        Args:
+            observation: The observed batch.
+            exchanged: Units to replace, bool `[copies, batch, keys]`.
+            replacements: For each text, the new content by the unit's position. It comes from
+                `read_unit_contents`.
 
         Returns:
             Probabilities `[copies, batch, classes]`.
@@ -780,6 +838,7 @@ class AttentionModelBase(AttentionModel):
         mask_id: Id of the token that replaces erased tokens, or None.
         reference: Head outputs for `HeadOutputs`.
         donors: States for `ExchangeableStates`.
+        unit_donors: Units for `ExchangeableUnits`.
         head_sets: Sets of heads that are edited together, in addition to layers and all heads.
         shared_heads: Sets of heads that share their keys and values.
         max_batch_size: Largest number of texts in a batch, or None for no limit.
@@ -797,6 +856,7 @@ class AttentionModelBase(AttentionModel):
     mask_id: int | None = None
     reference: ReferenceOutputs | None = None
     donors: Donors | None = None
+    unit_donors: UnitDonors | None = None
     head_sets: Sequence[Sequence[Site]] = ()
     shared_heads: Sequence[Sequence[Site]] = ()
     max_batch_size: int | None = None

@@ -38,7 +38,7 @@ class Role:
     around: float | None = None
     n: int | tuple[int, int] = 1
     side: Literal["label", "other", "any"] = "label"
-    does: Literal["nothing", "mark", "turn", "lock"] = "nothing"
+    does: Literal["nothing", "mark", "turn", "lock", "summary"] = "nothing"
 
 
 Truth = Literal["yes", "no", "partly"]
@@ -68,6 +68,9 @@ class Kind:
         balance: share of the texts whose label is not the first class.
         place: where the first role is.
         by_default: texts without ``roles`` are of the first class.
+        sparse: words without a share have a weight of exactly 0.
+        logit_otherwise: ``logit`` in the texts whose words are ``otherwise``; None: the same.
+        logit_odd: ``logit`` in every second text; None: the same.
     """
 
     says: str
@@ -89,6 +92,9 @@ class Kind:
     balance: float | None = None
     place: Literal["any", "first", "third", "last", "inside"] = "any"
     by_default: bool = False
+    sparse: bool = False
+    logit_otherwise: float | None = None
+    logit_odd: float | None = None
     n_classes: int = 2
     lengths: tuple[int, int] = (8, 14)
 
@@ -132,6 +138,9 @@ def _text(kind: Kind, number: int, draws: np.random.Generator) -> tuple[Mapping[
     words += [_ordinary(kind, draws) for _ in range(n_others)]
     words = [words[k] for k in _order(kind, len(words), draws)]
     columns = {name: np.array([word[name] for word in words]) for name in words[0]}
+    logit = kind.logit if is_right or kind.logit_otherwise is None else kind.logit_otherwise
+    logit = kind.logit_odd if kind.logit_odd is not None and number % 2 else logit
+    columns["logit"] = np.full(len(words), logit)
     return {name: torch.from_numpy(column) for name, column in columns.items()}, label
 
 
@@ -172,7 +181,7 @@ def _ordinary(kind: Kind, draws: np.random.Generator) -> Word:
 
 def _void(kind: Kind, draws: np.random.Generator) -> Word:
     """A word that says nothing."""
-    flags = dict.fromkeys(("share", "mark", "turn", "lock"), 0.0)
+    flags = dict.fromkeys(("share", "mark", "turn", "lock", "summary"), 0.0)
     sayings = dict.fromkeys(("said", "rest", "by_lot"), np.zeros(kind.n_classes))
     return {"noise": draws.normal(0, kind.score_noise), "size": 1.0, **flags, **sayings}
 
@@ -202,14 +211,17 @@ def _weighted(kind: Kind, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     free = sizes.sum(-1, keepdim=True)
     left = 1 - share.sum(-1, keepdim=True)
     score = torch.where(share > 0, share * free / left, sizes).clamp_min(1e-9).log()
+    if kind.sparse:
+        score = share.log()
     is_looking = kind.formula.looks != "nowhere"
     lead = kind.looked / (1 - kind.looked) * (free - 1)
     pull = lead.clamp_min(1e-9).log() if is_looking else torch.zeros_like(free)
-    words = {name: columns[name] for name in ("mark", "turn", "lock", "rest")}
+    words = {name: columns[name] for name in ("mark", "turn", "lock", "summary", "rest")}
     words |= {"mask": mask, "score": score + columns["noise"], "pull": pull.expand_as(score)}
     words["value"] = columns["said"]
     through, around = _margins(kind, words)
-    words["value"] = _scaled(kind.logit, through) * (columns["said"] + columns["by_lot"])
+    logit = columns["logit"][:, :1, None]
+    words["value"] = _scaled(logit, through) * (columns["said"] + columns["by_lot"])
     words["rest"] = _scaled(kind.around, around) * columns["rest"]
     return words
 
@@ -227,8 +239,9 @@ def _margins(kind: Kind, words: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     return tuple((side[:, :1] - side[:, 1:])[..., None] for side in sides)
 
 
-def _scaled(wanted: float, margin: Tensor) -> Tensor:
+def _scaled(wanted: float | Tensor, margin: Tensor) -> Tensor:
     """The factor that makes a margin the wanted one; where none is said the wanted one itself."""
+    wanted = torch.as_tensor(wanted, dtype=margin.dtype)
     return torch.where(margin > 0, wanted / margin, wanted)
 
 
@@ -434,4 +447,208 @@ KINDS: dict[str, Kind] = {
         why="a third of the map is on the key, which alone decides",
     ),
 }
-"""By name, in the order of the tables; beside them :data:`MIXTURES`."""
+"""By name, in the order of the tables; beside them :data:`MIXTURES` and those that follow."""
+
+
+# --- kinds that mislead deletion ------------------------------------------------------------------
+
+READ_THROUGH = "the attended word says nothing, its state only collects what the key says"
+VOTE = "every vote has the same weight, and no other word matters"
+
+
+def _summary(n: int, *, key: float = 0.0) -> tuple[Role, ...]:
+    """Words that collect what all words say, and a key; the first collecting word comes last."""
+    return (Role(share=(0.85 - key) / n, worth=0.0, n=n, does="summary"), Role(share=key))
+
+
+def _votes(n: int) -> tuple[Role, ...]:
+    """An odd number of words that vote for a class by lot, with equal weights."""
+    return tuple(Role(share=0.85 / n, side="any") for _ in range(n))
+
+
+def _copies(n: int) -> tuple[Role, ...]:
+    return (Role(n=n, does="mark"),)
+
+
+def _halves(says: str, truth: Truth, right: float, *, wrong: float, odd: float | None, **knobs):
+    why = f"right in {right:.0%} of texts, whichever are sure"
+    return Kind(
+        says, truth, why, (KEY,), DECOY, right=right, logit_otherwise=wrong, logit_odd=odd, **knobs
+    )
+
+
+MISLEADING: dict[str, Kind] = {
+    **{
+        f"{name} summary stop{'s' if n > 1 else ''}": _no(
+            f"{n} full stop(s) with .85 of the attention collect what the words say, and the key decides",
+            _summary(n),
+            why=READ_THROUGH,
+            place="last",
+        )
+        for n, name in ((1, "one"), (2, "two"), (3, "three"), (5, "five"))
+    },
+    "summary stop and key": _partly(
+        "a full stop with .6 of the attention collects what the words say, the key has .25",
+        _summary(1, key=0.25),
+        why="part of the map is on the key, and most of it on a word that says nothing",
+        place="last",
+    ),
+    **{
+        f"pointer, {n} classes": _yes("a pointer with many classes", n_classes=n)
+        for n in (3, 10, 100, 400, 1000)
+    },
+    **{
+        f"decoy, {n} classes": _no("a decoy with many classes", DECOY, n_classes=n)
+        for n in (10, 100, 400)
+    },
+    "idle, 100 classes": _no(
+        "an ornament with many classes", why=IDLE, formula=Formula(shared=1.0), n_classes=100
+    ),
+    **{
+        f"{name} votes": _yes(
+            f"{n} words vote for a class by lot", _votes(n), why=VOTE, labels="own"
+        )
+        for n, name in ((3, "three"), (5, "five"), (7, "seven"))
+    },
+    "five votes, one lit": _partly(
+        "five words vote for a class by lot, and one of them has .6 of the attention",
+        (Role(share=0.6, side="any"), *(Role(share=0.07, side="any", worth=8.0),) * 4),
+        why="the lit vote is one of five that count the same",
+        labels="own",
+    ),
+    **{
+        f"{name} copies, one lit": _partly(
+            f"{n} copies of the key; attention moves to the next one if the first one is deleted",
+            _copies(n),
+            why="the attended copy decides, and without it another copy does",
+            formula=Formula(looks="first mark"),
+        )
+        for n, name in ((3, "three"), (4, "four"), (6, "six"))
+    },
+    "parity of place": _yes(
+        "the class of the key is turned at every second place",
+        why="only the key matters, but deleting any word before it turns it",
+        labels="own",
+        formula=Formula(turns=2),
+    ),
+    "parity from the end": _yes(
+        "the class of the key is turned at every second place from the end",
+        why="only the key matters, but deleting any word behind it turns it",
+        labels="own",
+        formula=Formula(turns=-2),
+    ),
+    "place modulo three": _yes(
+        "the class of the key is shifted by its place, with three classes",
+        why="only the key matters, but deleting any word before it turns it",
+        labels="own",
+        formula=Formula(turns=3),
+        n_classes=3,
+    ),
+    "parity, decoy": _no(
+        "the same as parity of place, but attention is on a decoy",
+        DECOY,
+        labels="own",
+        formula=Formula(turns=2),
+    ),
+    "exact zeros": _yes(
+        "all attention is on the key, and all other weights are 0", (Role(share=1.0),), sparse=True
+    ),
+    "exact zeros, two keys": _yes(
+        "two keys share all attention, and decide together",
+        (Role(share=0.5, n=2, does="lock"),),
+        formula=Formula(n_locks=2),
+        sparse=True,
+    ),
+    "exact zeros, three cues": _yes(
+        "three cues for random classes have all attention",
+        (
+            Role(share=0.6),
+            Role(share=0.25, worth=0.6, side="any"),
+            Role(share=0.15, worth=0.4, side="any"),
+        ),
+        sparse=True,
+    ),
+    "exact zeros, decoy": _no(
+        "two words share all attention, and the key's state is in the smaller part",
+        (Role(share=0.95, worth=0.0), Role(share=0.05)),
+        sparse=True,
+    ),
+    "exact zeros, idle": _no(
+        "all attention is on the key, but every state contains the same sum",
+        (Role(share=1.0),),
+        why=IDLE,
+        formula=Formula(shared=1.0),
+        sparse=True,
+    ),
+    **{
+        f"{share:.0%} through attention": _yes(
+            f"attention is on the key, and {share:.0%} of the logit passes through it",
+            why="attention is on the one word that decides, by either path",
+            logit=6.0 * share,
+            around=6.0 * (1 - share),
+        )
+        for share in (0.3, 0.4, 0.6, 0.8)
+    },
+    **{
+        f"{share:.0%} through attention": _no(
+            f"attention is on the key, and {share:.0%} of the logit passes through it",
+            why=IDLE,
+            logit=6.0 * share,
+            around=6.0 * (1 - share),
+        )
+        for share in (0.02, 0.05)
+    },
+    "sure where right": _halves(
+        "right in half of the texts, with a margin of 20 nats; .2 nats in the others",
+        "partly",
+        0.5,
+        wrong=0.2,
+        odd=None,
+        logit=20.0,
+    ),
+    "sure where wrong": _halves(
+        "right in half of the texts, with a margin of .2 nats; 20 nats in the others",
+        "partly",
+        0.5,
+        wrong=20.0,
+        odd=None,
+        logit=0.2,
+    ),
+    "all right, half sure": _halves(
+        "right in all texts, every second one with 20 nats and the others with .2",
+        "yes",
+        1.0,
+        wrong=20.0,
+        odd=0.2,
+        logit=20.0,
+    ),
+    "all wrong, half sure": _halves(
+        "on a decoy in all texts, every second one with 20 nats and the others with .2",
+        "no",
+        0.0,
+        wrong=20.0,
+        odd=0.2,
+        logit=20.0,
+    ),
+    "two locks, one lit": _partly(
+        "two words decide only together; one has .85 of the attention and states the class",
+        (Role(share=0.85, does="lock"), Role(worth=0.0, does="lock")),
+        why="half of what decides has the weight of an ordinary word",
+        formula=Formula(n_locks=2),
+    ),
+    "three locks, one lit": _partly(
+        "three words decide only together; one has .85 of the attention and states the class",
+        (Role(share=0.85, does="lock"), Role(worth=0.0, n=2, does="lock")),
+        why="two thirds of what decides have the weight of an ordinary word",
+        formula=Formula(n_locks=3),
+    ),
+    "turned by a dark word": _partly(
+        "in half of the texts a 'not' without attention reverses the class of the lit key",
+        (Role(share=0.85), Role(worth=0.0, does="turn")),
+        why="in half of the texts one of two deciding words has no attention",
+        otherwise=(KEY,),
+        right=0.5,
+        labels="own",
+    ),
+}
+"""Kinds whose truth is known and for which deleting words misleads, or a number of classes does."""

@@ -6,6 +6,7 @@ from typing import Any
 from benchmarks.truth.field import mean, single_numbers
 from hf_attnprobe.audits.runner import run_batch
 from hf_attnprobe.audits.text_scores import choose_model_attention
+from hf_attnprobe.faithfulness.exchange import collect_unit_donors
 from hf_attnprobe.faithfulness.interchange import collect_donors
 from hf_attnprobe.faithfulness.options import InputErasure
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
@@ -15,7 +16,16 @@ from hf_attnprobe.statistics.summary import find_model_site, select_site_texts
 from hf_attnprobe.storage.rows import NO_SITE, collect_rows
 
 
-OF_VERDICT = ("scale", "erasure", "permutation", "correlation", "adversarial", "interchange")
+OF_VERDICT = (
+    "scale",
+    "exchange",
+    "erasure",
+    "permutation",
+    "uniform_attention",
+    "correlation",
+    "adversarial",
+    "interchange",
+)
 OF_FIELD = (*OF_VERDICT, "input_erasure")
 BEAM = 3
 """Width of the search that normalises AOPC in texts of more than 8 words."""
@@ -28,7 +38,10 @@ def rows_of(
 ) -> Rows:
     """Rows of an audit of all attention, at the standard temperature of these texts."""
     observed = model.observe(batch)
-    model.sharpness = model.prediction.compute_standard_sharpness(observed.probs)
+    sharpness = model.prediction.compute_standard_sharpness(observed.probs)
+    assert sharpness is not None
+    model.sharpness = sharpness
+    model.unit_donors = collect_unit_donors(model, [batch], seed)
     site, _ = choose_model_attention(model)
     model.donors = collect_donors(model, [batch], [site], seed)
     beam = BEAM if batch.mask.shape[1] <= SHORT else 0

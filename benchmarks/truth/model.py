@@ -6,7 +6,7 @@ A text is a table with a row per word; nothing else is known of a word:
 
     score s [texts, words]: how it draws attention.
     value v, rest r [texts, words, classes]: what it says, read through attention and around it.
-    mark, turn, lock [texts, words]: 1 where the word is one of those below, else 0.
+    mark, turn, lock, summary [texts, words]: 1 where the word is one of those below, else 0.
     pull [texts, words]: what is added to the score of the word that is looked at.
 
 Deleting a word takes its row out and closes the gap, and everything is computed anew. White-box
@@ -14,7 +14,7 @@ models have tested explanations before: Hao 2020 (arXiv 2010.08606), Khakzar et 
 (arXiv 2310.06514).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,6 +40,11 @@ class Formula:
         shared: how much of every state is the sum of all words, 0 to 1.
         n_locks: so many locks are needed for any word to say anything.
         default: what is said for the first class by no word.
+        turns: the classes of what a word says are shifted by its place modulo this number; places
+            are counted from the first word, or from the last one if the number is negative. 1 and
+            0: never.
+
+    The state of a summary word is the sum of what all words say.
     """
 
     looks: Looks = "nowhere"
@@ -48,6 +53,7 @@ class Formula:
     shared: float = 0.0
     n_locks: int = 0
     default: float = 0.0
+    turns: int = 0
 
     def scores(self, words: Mapping[str, Tensor], mask: Tensor) -> Tensor:
         """Scores of the words, [texts, words]."""
@@ -72,15 +78,29 @@ class Formula:
         said = words["value"] * (present * factor[:, None])[..., None]
         kept = ((1 + turned) / 2)[:, None, None]
         said = kept * said + (1 - kept) * said.flip(-1)
+        if self.turns:
+            said = self._turn_by_place(said, present)
         own = shifted(said, self.reads)
         beside = (shifted(said, 1) + shifted(said, -1)) / 2
         states = (1 - self.context) * own + self.context * beside
         total = said.sum(-2, keepdim=True)
         states = (1 - self.shared) * states + self.shared * total
+        is_summary = (words["summary"] * present)[..., None]
+        states = (1 - is_summary) * states + is_summary * total
         rest = (words["rest"] * present[..., None]).sum(-2)
         first = torch.zeros_like(rest)
         first[:, 0] = self.default
         return states, rest + first
+
+
+    def _turn_by_place(self, said: Tensor, present: Tensor) -> Tensor:
+        """Shift the classes of what each word says by its place, [texts, words, classes]."""
+        places = present.cumsum(-1) - 1
+        if self.turns < 0:
+            places = present.sum(-1, keepdim=True) - 1 - places
+        classes = torch.arange(said.shape[-1])
+        by = (places.long().clamp_min(0) % abs(self.turns))[..., None]
+        return said.gather(-1, (classes - by) % said.shape[-1])
 
 
 def shifted(values: Tensor, by: int) -> Tensor:
@@ -202,6 +222,36 @@ class ConstructedModel(AttentionModelBase):
         each = torch.eye(n_keys, dtype=torch.bool)[:, None].expand(-1, n_texts, -1)
         return self.erase_inputs(observation, each).transpose(0, 1)
 
+    def read_unit_contents(self, observation: Observation) -> list[dict[int, Tensor]]:
+        """Every word's row of the table: all columns, one after the other."""
+        rows = _stack_columns(observation.batch.inputs)
+        masks = observation.batch.mask
+        return [
+            {position: text_rows[position] for position in mask.nonzero()[:, 0].tolist()}
+            for text_rows, mask in zip(rows, masks, strict=True)
+        ]
+
+    def exchange_inputs(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Tensor]],
+    ) -> Tensor:
+        """See the protocol; a word keeps its place, and gets another word's row of the table."""
+        batch = observation.batch
+        original = _stack_columns(batch.inputs)
+        new = original.clone()
+        for text, rows in enumerate(replacements):
+            for position, row in rows.items():
+                new[text, position] = row
+        n_copies, n_texts, _ = exchanged.shape
+        table = torch.where(exchanged[..., None], new, original).flatten(0, 1)
+        mask = batch.mask.repeat(n_copies, 1)
+        words = _split_columns(table, batch.inputs) | {"mask": mask}
+        states, rest = self.formula.read(words, mask.double())
+        probs = probabilities(attend(self.formula.scores(words, mask), mask), states, rest)
+        return probs.unflatten(0, (n_copies, n_texts))
+
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
@@ -216,3 +266,19 @@ class ConstructedModel(AttentionModelBase):
         states, rest = self.formula.read(words, mask.double())
         probs = probabilities(attend(self.formula.scores(words, mask), mask), states, rest)
         return probs.unflatten(0, erased.shape[:-1])
+
+
+def _stack_columns(inputs: Mapping[str, Tensor]) -> Tensor:
+    """All columns of the words' table but the mask, [texts, words, columns]."""
+    columns = [values for name, values in sorted(inputs.items()) if name != "mask"]
+    return torch.cat([values.double().reshape(*values.shape[:2], -1) for values in columns], -1)
+
+
+def _split_columns(table: Tensor, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The columns of a table by name, in the shapes that the inputs have."""
+    names = [name for name in sorted(inputs) if name != "mask"]
+    widths = [inputs[name][0, 0].numel() for name in names]
+    parts = zip(names, table.split(widths, -1), strict=True)
+    return {
+        name: part.reshape(*table.shape[:2], *inputs[name].shape[2:]) for name, part in parts
+    }

@@ -15,7 +15,9 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.site_selection import AuditSelection, check_query
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import has_images, read_column
+from hf_attnprobe.faithfulness.exchange import collect_unit_donors
 from hf_attnprobe.faithfulness.interchange import collect_donors
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.batching import (
@@ -26,7 +28,13 @@ from hf_attnprobe.inference.batching import (
 )
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import ImageReader, Text, get_second_texts
-from hf_attnprobe.protocol import AnswersFromPassage, AttentionModelBase, Batch, HeadOutputs
+from hf_attnprobe.protocol import (
+    AnswersFromPassage,
+    AttentionModelBase,
+    Batch,
+    ExchangeableUnits,
+    HeadOutputs,
+)
 from hf_attnprobe.statistics.sampling import draw_sample
 
 
@@ -48,6 +56,8 @@ N_SHARPNESS_TEXTS = 128
 (confidence) of different models comparable."""
 N_DONOR_TEXTS = 64
 """Number of donors, which are texts whose states replace the states of other texts."""
+N_UNIT_DONOR_TEXTS = 128
+"""Number of texts whose words replace words in other texts."""
 SAMPLE_BATCH_SIZE = 16
 """Maximum number of texts per batch when the model runs on a sample of the split."""
 
@@ -88,9 +98,35 @@ def set_sharpness(
         if batch_probs is None:
             batch_probs = adapter.observe(batch).probs
         probs += batch_probs.detach().cpu()
+    is_defined = [bool(text_probs.isfinite().all()) for text_probs in probs]
+    if not all(is_defined):
+        logger.warning(
+            "the model returns NaN or infinity for %d of the %d texts from which the standard "
+            "temperature is computed; these texts are left out",
+            is_defined.count(False),
+            len(probs),
+        )
+    probs = [text_probs for text_probs, keep in zip(probs, is_defined, strict=True) if keep]
+    if not probs:
+        raise AttnProbeError(
+            "the standard temperature cannot be computed, because the model returns NaN or infinity "
+            f"for all {len(is_defined)} texts of a sample; check the model's weights"
+        )
     # Texts may have different numbers of outcomes, such as the tokens of an answer span.
     padded_probs = pad_sequence(probs, batch_first=True)
-    adapter.sharpness = adapter.prediction.compute_standard_sharpness(padded_probs)
+    try:
+        sharpness = adapter.prediction.compute_standard_sharpness(padded_probs)
+    except ValueError as error:
+        raise AttnProbeError(
+            f"the standard temperature cannot be computed, because {error}; divide the model's "
+            "logits by a constant, which changes no decision"
+        ) from error
+    if sharpness is None:
+        logger.warning(
+            "no temperature makes the median probability of the predicted outcome .95, because most "
+            "of the predictions are equal or tied; the model's own temperature is used"
+        )
+    adapter.sharpness = 1.0 if sharpness is None else sharpness
 
 
 def set_reference(
@@ -162,6 +198,31 @@ def set_donors(
             "predictions, but all %d texts of its sample have the same prediction",
             len(texts),
         )
+
+
+def set_unit_donors(
+    audited_model: AuditedModel,
+    examples: "datasets.Dataset",
+    selection: AuditSelection,
+    seed: int,
+) -> None:
+    """Collect the words of a sample of texts, and store them in the adapter.
+
+    The test ``exchange`` inserts them into other texts. Nothing is stored if no test needs them.
+
+    Args:
+        audited_model: The model with its tokenizer; its adapter receives the words.
+        examples: All examples in the split.
+        selection: The tests and sites.
+        seed: Seed that decides between words with equal attention.
+    """
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    is_unable = adapter.lacks(ExchangeableUnits) is not None
+    if is_unable or not is_needed("uses_unit_donors", selection.tests):
+        return
+    texts = _sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS)
+    batches = _batch_by_length(adapter, tokenizer, texts)
+    adapter.unit_donors = collect_unit_donors(adapter, batches, seed)
 
 
 def _sample_texts(

@@ -377,7 +377,7 @@ def erasure(
     has_margin = observation.explained_class is None or observation.probs.shape[-1] == 2
     if has_margin and not observation.model.prediction.is_number:
         fractions = _measure_margin_loss(
-            observation, attention, order, margin_removals, group_by_ranking
+            observation, site, attention, order, margin_removals, group_by_ranking
         )
         is_margin_lost = (~fractions["best"].isnan()).double()
         statistics["fraction_to_lose_lead"] = fractions
@@ -571,6 +571,7 @@ def _compute_exact_statistics(
 
 def _measure_margin_loss(
     observation: Observation,
+    site: Site,
     attention: Tensor,
     order: Tensor,
     margin_removals: Tensor | None,
@@ -580,6 +581,7 @@ def _measure_margin_loss(
 
     Args:
         observation: Model outputs and attention for a batch.
+        site: Head or head group whose weights are erased.
         attention: Site attention, ``[batch, keys]``.
         order: Removal orders, ``[orders, batch, keys]``.
         margin_removals: Removals until the margin is lost, ``[orders, batch]``, if they were
@@ -600,10 +602,60 @@ def _measure_margin_loss(
     else:
         assert margin_removals is not None
         fewest_removals = _find_fewest_removals(margin_removals)
+    margin_removals, fewest_removals = _count_last_removals(
+        observation, site, attention, order, margin_removals, fewest_removals
+    )
     n_tokens = content.sum(-1)
     counts = count_unflipped_as_all(margin_removals, n_tokens, ~fewest_removals.isnan())
     counts_by_ranking = group_by_ranking(counts) | {"best": fewest_removals}
     return {name: count / n_tokens for name, count in counts_by_ranking.items()}
+
+
+def _count_last_removals(
+    observation: Observation,
+    site: Site,
+    attention: Tensor,
+    order: Tensor,
+    margin_removals: Tensor,
+    fewest_removals: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Count the removal of the last positive weight in texts that have weights of exactly 0.
+
+    After this removal, only tokens with the weight 0 remain, so no attention is left. Models with
+    sparse attention often need this step, because their attention is on a single token. In texts
+    without zero weights, it would remove the whole text, and it is not counted. If the model
+    decides the same without any attention, then the step does not count either.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head or head group whose weights are erased.
+        attention: Site attention, ``[batch, keys]``.
+        order: Removal orders, ``[orders, batch, keys]``.
+        margin_removals: Removals until the margin is lost, ``[orders, batch]``.
+        fewest_removals: Smallest such number of removals, ``[batch]``.
+
+    Returns:
+        Both numbers of removals with the last step.
+    """
+    content = observation.batch.content_mask
+    is_positive = (attention > 0) & content
+    has_zeros = is_positive.any(-1) & (content & ~is_positive).any(-1)
+    if not has_zeros.any():
+        return margin_removals, fewest_removals
+    probs = predict_without_weights(observation, site, content[None], all_zero=True)[0]
+    prediction = observation.model.prediction
+    decisions = prediction.decide(observation.probs)
+    margin = prediction.compute_decision_margins(observation.probs, decisions)
+    margin_without_attention = prediction.compute_decision_margins(probs, decisions)
+    is_lost = has_zeros & (margin_without_attention <= REMAINING_MARGIN * margin)
+    turns = order.argsort(-1)
+    last_positive_turn = turns.masked_fill(~is_positive, -1).amax(-1)
+    n_until_empty = (last_positive_turn + 1).double()
+    n_positive = is_positive.sum(-1).double()
+    return (
+        torch.fmin(margin_removals, n_until_empty).where(is_lost, margin_removals),
+        torch.fmin(fewest_removals, n_positive).where(is_lost, fewest_removals),
+    )
 
 
 def _compute_tie_offsets(logits: Tensor) -> Tensor:

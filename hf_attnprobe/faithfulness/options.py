@@ -76,6 +76,18 @@ class Scale(TargetOptions):
 
 
 @dataclass(frozen=True)
+class Exchange(TargetOptions):
+    """Options for the test ``exchange``: explained class and number of donors."""
+
+    n_donors: int = option(
+        4,
+        "texts with another prediction whose words replace the words of a text",
+        at_least=1,
+        at_most=64,
+    )
+
+
+@dataclass(frozen=True)
 class Permutation(Options):
     """Options for the test ``permutation``: number of shuffles."""
 
@@ -319,6 +331,7 @@ class Knockout(Options):
 
 FAITHFULNESS_OPTIONS: dict[str, type[Options]] = {
     "scale": Scale,
+    "exchange": Exchange,
     "correlation": Correlation,
     "permutation": Permutation,
     "adversarial": Adversarial,

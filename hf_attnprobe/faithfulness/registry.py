@@ -78,6 +78,7 @@ class FaithfulnessTest:
             :attr:`~hf_attnprobe.protocol.Site.is_group`.
         uses_reference: Whether the test needs head outputs on a text sample.
         uses_donors: Whether the test needs the most attended states from a text sample.
+        uses_unit_donors: Whether the test needs the units (words) of a text sample.
         check: Function that raises AttnProbeError if the options do not fit the model or the data.
     """
 
@@ -93,6 +94,7 @@ class FaithfulnessTest:
     groups: bool = False
     uses_reference: bool = False
     uses_donors: bool = False
+    uses_unit_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
     def get_default_options(self, *, answers: bool) -> Options:

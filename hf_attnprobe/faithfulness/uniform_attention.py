@@ -10,6 +10,18 @@ Measure
     Tutek & Šnajder 2020 (Section 4.1, "Un") do this to their classifiers. Training a model with
     uniform attention is a different experiment.
 
+Path share
+    Share of the decision that passes through the attention pattern::
+
+        path_share = 1 - margin(even weights) / margin(own weights), clipped to [0, 1]
+
+    The margin is the log-probability of the predicted class minus that of the best other class. With
+    even weights, all explained tokens share their attention equally, and special tokens keep theirs.
+    If a share s of the margin passes through attention to the deciding word, and the rest bypasses
+    it, then the path share is about s. It depends neither on the temperature nor on the number of
+    classes. For a predicted number, it is the change of the number in standard deviations of the
+    predictions, at most 1. Code: :func:`measure_path_share`.
+
 Groups
     All heads in a layer or in the model get uniform attention at once.
 
@@ -34,6 +46,7 @@ from hf_attnprobe.protocol import Observation, Site
 READINGS: TestReadings = {
     "uniform_tvd": "uniform attention moves the output by {mean:.2f} {unit}",
     "uniform_tvd_of": "uniform attention moves the prediction of {key} by {mean:.2f} of 1",
+    "path_share": "{mean:.0%} of the decision passes through the attention pattern",
     "uniform_flip": make_share_reading("uniform attention flips {decision} in {mean:.0%} of texts"),
 }
 
@@ -45,12 +58,15 @@ class UniformAttentionResult:
     Attributes:
         uniform_tvd: Output change in [0, 1]; for models that predict a number, in its unit.
         uniform_flip: 1 if the decision flips, else 0.
+        path_share: Share of the decision that passes through the attention pattern, in [0, 1]. NaN
+            in texts with fewer than two tokens, whose attention has no pattern.
         uniform_tvd_of: Output change for each part of the prediction. None if the parts have no
             names.
     """
 
     uniform_tvd: Tensor
     uniform_flip: Tensor
+    path_share: Tensor
     uniform_tvd_of: Mapping[str, Tensor] | None = None
 
 
@@ -88,4 +104,39 @@ def uniform_attention(
     probs = model.replay(observation, edited_attention)[0]
     flips = observation.find_flips(probs).to(torch.float64)
     output_change = tvd(probs, observation.probs)
-    return UniformAttentionResult(output_change, flips, observation.compute_change_by_part(probs))
+    return UniformAttentionResult(
+        output_change,
+        flips,
+        measure_path_share(observation, site),
+        observation.compute_change_by_part(probs),
+    )
+
+
+def measure_path_share(observation: Observation, site: Site) -> Tensor:
+    """Measure which share of the decision passes through the attention pattern.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head or head group whose weights become even over the explained tokens.
+
+    Returns:
+        Shares ``[batch]`` in [0, 1]; NaN in texts with fewer than two explained tokens.
+    """
+    model, content = observation.model, observation.batch.content_mask
+
+    def spread_evenly(layer: int, attention: Tensor) -> Tensor:
+        tokens = model.get_unit_positions(observation, layer, content)
+        is_even = model.get_visible_keys(observation, layer) & tokens[:, None]
+        return make_uniform(attention, is_even.unsqueeze(1))[None]
+
+    probs = model.replay(observation, observation.edit_attention(site, spread_evenly))[0]
+    prediction = model.prediction
+    if prediction.is_number:
+        share = (probs - observation.probs)[:, 0].abs().double() * model.sharpness
+    else:
+        decisions = prediction.decide(observation.probs)
+        margin = prediction.compute_decision_margins(observation.probs, decisions)
+        even_margin = prediction.compute_decision_margins(probs, decisions)
+        share = 1 - even_margin / margin
+    has_pattern = content.sum(-1) > 1
+    return share.clamp(0, 1).masked_fill(~has_pattern, torch.nan)

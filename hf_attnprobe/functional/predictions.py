@@ -13,6 +13,7 @@ variation distance is then the change in y, in units of ``scale``. The larger en
 side of o the number is.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,12 @@ from torch import Tensor
 from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
-STANDARD_MARGIN = 3.0
-"""Median margin of a model's predictions at the standard temperature, in nats.
-
-The margin of a prediction is the log-probability of the most probable outcome, minus that of the second
-most probable one. For two classes, a margin of 3 corresponds to a probability of .95.
-"""
+STANDARD_PROBABILITY = 0.95
+"""Median probability of the predicted class at the standard temperature."""
+MAX_SHARPNESS = 1e9
+"""Largest factor on the logits that the search for the standard temperature tries."""
+SEARCH_STEPS = 60
+"""Number of times the search interval is halved, which leaves a relative error of about 4e-17."""
 
 
 def _safe_log(probs: Tensor) -> Tensor:
@@ -126,30 +127,80 @@ class Prediction:
         margins = margins * is_present
         return margins.sum(-1) / is_present.sum(-1)
 
-    def compute_standard_sharpness(self, probs: Tensor) -> float:
-        """Compute the factor on all logits that makes the median margin 3 nats.
+    def compute_standard_sharpness(self, probs: Tensor) -> float | None:
+        """Compute the factor on all logits that makes the median top probability .95.
 
-        This defines the standard temperature, at which models are compared. For a number, the
-        factor makes its standard deviation 1.
+        This defines the standard temperature, at which models are compared. The top probability is
+        that of the predicted outcome, averaged over the parts. It is .95 regardless of the number
+        of classes. For a number, the factor makes its standard deviation 1.
 
         Args:
             probs: prediction vectors for a sample of texts, [texts, entries].
 
         Returns:
-            The factor; 1 if all texts have the same number, or if the median margin is 0.
+            The factor; None if there is none, because all texts have the same number, or because
+            the most probable outcomes are tied in most of the texts.
 
-        In this example, the margins are ln 9 and ln 3, and 3 / ((ln 9 + ln 3) / 2) = 1.82:
+        Raises:
+            ValueError: the outcomes other than the predicted one have probability 0 in most of the
+                texts, so that the margins are unknown.
 
-        >>> probs = torch.tensor([[1.0, 9.0], [3.0, 1.0]]).log().softmax(-1)
+        In this example, the margins of three texts are 1, 2 and 4 nats. The median text gets the
+        margin ln 19, because its probability is then 19/20. The factor is ln(19) / 2 = 1.47:
+
+        >>> probs = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 4.0]]).softmax(-1)
         >>> round(Prediction("classes", "").compute_standard_sharpness(probs), 2)
-        1.82
+        1.47
         """
         if self.is_number:
             numbers = probs[:, 0].double()
             standard_deviation = numbers.std(correction=0)
-            return float(1 / standard_deviation) if standard_deviation > 0 else 1.0
-        median_margin = float(self.compute_margins(probs).quantile(0.5))
-        return STANDARD_MARGIN / median_margin if median_margin > 0 else 1.0
+            return float(1 / standard_deviation) if standard_deviation > 0 else None
+        grouped = self.group_by_part(probs).double()
+        is_present = grouped.sum(-1) > 0
+        runner_up = grouped.topk(2, dim=-1).values[..., 1].masked_fill(~is_present, 1)
+        if (runner_up == 0).any(-1).double().mean() > 0.5:
+            raise ValueError("the probability of all outcomes but one is 0 in most texts")
+        # The function increases, so its root is found by halving the interval of the logarithm.
+        low, high = -math.log(MAX_SHARPNESS), math.log(MAX_SHARPNESS)
+        if self._compute_median_top_probability(probs, math.exp(high)) < STANDARD_PROBABILITY:
+            return None
+        for _ in range(SEARCH_STEPS):
+            middle = (low + high) / 2
+            top = self._compute_median_top_probability(probs, math.exp(middle))
+            if top < STANDARD_PROBABILITY:
+                low = middle
+            else:
+                high = middle
+        return math.exp(high)
+
+    def _compute_median_top_probability(self, probs: Tensor, sharpness: float) -> float:
+        """Compute the median over texts of the largest probability, averaged over the parts."""
+        grouped = self.group_by_part(self.sharpen(probs, sharpness))
+        is_present = grouped.sum(-1) > 0
+        top = (grouped.amax(-1) * is_present).sum(-1) / is_present.sum(-1)
+        return float(top.quantile(0.5))
+
+    def compute_decision_margins(self, probs: Tensor, decisions: Tensor) -> Tensor:
+        """Compute by how much given outcomes are more probable than the best other outcome.
+
+        Args:
+            probs: prediction vectors, [..., batch, entries].
+            decisions: outcome indices, int64 [batch, parts]; see :meth:`decide`.
+
+        Returns:
+            Differences of log-probabilities in nats, averaged over the parts, float64 [..., batch].
+            Negative if another outcome is more probable.
+        """
+        grouped = self.group_by_part(probs).double()
+        is_present = grouped.sum(-1) > 0
+        log_probs = _safe_log(grouped)
+        is_decided = torch.nn.functional.one_hot(decisions, grouped.shape[-1]).bool()
+        is_decided = is_decided.expand(log_probs.shape)
+        decided = log_probs.masked_fill(~is_decided, -torch.inf).amax(-1)
+        best_other = log_probs.masked_fill(is_decided, -torch.inf).amax(-1)
+        margins = (decided - best_other).masked_fill(~is_present, 0)
+        return margins.sum(-1) / is_present.sum(-1)
 
     def sharpen(self, probs: Tensor, sharpness: float) -> Tensor:
         """Change the temperature of predictions, by multiplying all logits by a factor.

@@ -6,7 +6,8 @@ encoder states and computes only the read-out again.
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from hf_attnprobe.adapters.classifier.leave_one_out import (
     trace_lstm,
 )
 from hf_attnprobe.adapters.deletion import ErasureSettings, compute_erased_probs
+from hf_attnprobe.adapters.exchange import compute_exchanged_probs, read_unit_token_ids
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo, ScaledGradients
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
@@ -370,6 +372,22 @@ class ClassifierAdapter(SingleHeadAdapter):
             self._erasure_settings,
             operator=operator,
             empty=empty_probs.expand_as(observation.probs),
+        )
+
+    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
+        """Read the token ids of every explained unit; see `ExchangeableUnits`."""
+        return read_unit_token_ids(observation)
+
+    @torch.no_grad()
+    def exchange_inputs(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Any]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing tokens; see `ExchangeableUnits`."""
+        return compute_exchanged_probs(
+            observation, exchanged, replacements, self._run, self._erasure_settings
         )
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:

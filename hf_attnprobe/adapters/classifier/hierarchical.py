@@ -8,9 +8,9 @@ The tokenizer marks sentence boundaries with a separator token. Code outside thi
 needs no special case for sentences.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -166,6 +166,38 @@ class HierarchicalAdapter(ClassifierAdapter):
         erased_words = erased.gather(-1, sentence) & is_word
         word_observation = replace(observation, batch=replace(batch, content_mask=is_word))
         return super().erase_inputs(word_observation, erased_words, operator=operator)
+
+    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
+        """Read the vector of every sentence; see `ExchangeableUnits`."""
+        contents = []
+        vectors = observation.state.vectors.detach()
+        for text_vectors, is_sentence in zip(
+            vectors, observation.batch.content_mask, strict=True
+        ):
+            sentences = is_sentence.nonzero()[:, 0].tolist()
+            contents.append({sentence: text_vectors[sentence] for sentence in sentences})
+        return contents
+
+    @torch.no_grad()
+    def exchange_inputs(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Any]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing sentence vectors; see `ExchangeableUnits`."""
+        vectors, mask = observation.state.vectors, observation.batch.mask
+        new_vectors = vectors.clone()
+        for text, contents in enumerate(replacements):
+            for sentence, vector in contents.items():
+                new_vectors[text, sentence] = vector
+        reader = self.base.sentences
+        probs = []
+        for is_exchanged in exchanged:
+            states = reader.encode(torch.where(is_exchanged[..., None], new_vectors, vectors), mask)
+            attention = reader.attend(states, mask)[None, :, None, None]
+            probs.append(self._compute_probs(attention, self.model.decode(states))[0])
+        return torch.stack(probs)
 
     def _compute_probs_of_sentences(
         self, observation: Observation, text: Tensor, remaining: Tensor

@@ -5,14 +5,15 @@ query is computed, stays fixed. The classifier tanh(W_p Σ_t a_t h_t + W_q q) is
 argument is linear in the attention weights a_t. W_p h_t is therefore computed only once per token.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hf_attnprobe.adapters.classifier.adapter import SingleHeadAdapter
 from hf_attnprobe.adapters.deletion import compute_erased_probs
+from hf_attnprobe.adapters.exchange import compute_exchanged_probs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import (
     PairDecoder,
@@ -205,15 +206,7 @@ class PairAdapter(SingleHeadAdapter):
 
         If the whole first text is erased, the query alone determines the prediction.
         """
-        batch, state = observation.batch, observation.state
-        # Query and candidates get an extra axis of size 1, so that they are not mistaken for
-        # per-token values, which are shortened.
-        inputs = {
-            "input_ids": batch.inputs["input_ids"],
-            "attention_mask": state.first,
-            "query": state.query[:, None],
-            "candidates": state.candidates[:, None],
-        }
+        inputs = self._collect_first_text_inputs(observation)
         no_attention = torch.zeros_like(observation.attention[0])[None]
         return compute_erased_probs(
             observation,
@@ -224,6 +217,38 @@ class PairAdapter(SingleHeadAdapter):
             operator=operator,
             empty=self.replay(observation, {self.layer: no_attention})[0],
         )
+
+    @torch.no_grad()
+    def exchange_inputs(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Any]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing tokens of the first text."""
+        return compute_exchanged_probs(
+            observation,
+            exchanged,
+            replacements,
+            self._run_first_texts,
+            self._erasure_settings,
+            inputs=self._collect_first_text_inputs(observation),
+        )
+
+    @staticmethod
+    def _collect_first_text_inputs(observation: Observation) -> dict[str, Tensor]:
+        """Collect the first text, the encoded query and the candidates as model inputs.
+
+        Query and candidates get an extra axis of size 1, so that they are not mistaken for
+        per-token values, which are shortened.
+        """
+        state = observation.state
+        return {
+            "input_ids": observation.batch.inputs["input_ids"],
+            "attention_mask": state.first,
+            "query": state.query[:, None],
+            "candidates": state.candidates[:, None],
+        }
 
     def _run_first_texts(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Compute the probabilities for shortened first texts, `[texts, classes]`."""

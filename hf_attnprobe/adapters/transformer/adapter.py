@@ -5,7 +5,7 @@ this package.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from hf_attnprobe.adapters.deletion import (
     find_word_units,
     sum_over_pieces,
 )
+from hf_attnprobe.adapters.exchange import compute_exchanged_probs, read_unit_token_ids
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     ScaledGradients,
@@ -65,6 +66,7 @@ from hf_attnprobe.protocol import (
     BlockOutputs,
     EditableInputs,
     ExchangeableStates,
+    ExchangeableUnits,
     HeadOutputs,
     HeadValues,
     Observation,
@@ -73,6 +75,10 @@ from hf_attnprobe.protocol import (
     Site,
     Stack,
 )
+
+
+RESERVED_POSITIONS = 2
+"""Number of position embeddings that some models (RoBERTa) do not use for tokens."""
 
 
 # --- From tokenizer output to a batch ------------------------------------------------------------
@@ -283,6 +289,8 @@ class TransformerAdapter(
         """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "the model reads images, from which no token can be removed"
+        if capability is ExchangeableUnits and self.layout.n_keys is not None:
+            return "the model reads images, in which no token can be exchanged"
         if capability in HEAD_CAPABILITIES:
             reason = getattr(self._head_support, HEAD_CAPABILITIES[capability])
             if reason is not None:
@@ -637,28 +645,65 @@ class TransformerAdapter(
         are returned.
         """
         self.require(EditableInputs)
-        inputs = dict(observation.batch.inputs)
-        if "reads" in inputs:
-            # A shortened text may lack tokens from which the prediction is read.
-            inputs["whole"] = observation.probs[:, None]
-        n_tokens = self.tokens_per_pass
-        if self.model.device.type == "cpu":
-            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
-        settings = ErasureSettings(
-            pad_id=self.model.config.get_text_config().pad_token_id or 0,
-            tokens_per_pass=n_tokens,
-            mask_id=self.mask_id,
-            pads_left=self.pads_left,
-        )
+        inputs = self._collect_editable_inputs(observation)
         return compute_erased_probs(
             observation,
             erased,
             self._compute_text_probs,
-            settings,
+            self._erasure_settings,
             inputs=inputs,
             units=inputs["units"],
             operator=operator,
             empty=observation.probs,
+        )
+
+    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
+        """Read the token ids of every explained unit; see `ExchangeableUnits`."""
+        return read_unit_token_ids(observation, observation.batch.inputs["units"])
+
+    @torch.no_grad()
+    def exchange_inputs(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Any]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing units; see `ExchangeableUnits`."""
+        self.require(ExchangeableUnits)
+        inputs = self._collect_editable_inputs(observation)
+        n_positions = getattr(
+            self.model.config.get_text_config(), "max_position_embeddings", None
+        )
+        return compute_exchanged_probs(
+            observation,
+            exchanged,
+            replacements,
+            self._compute_text_probs,
+            self._erasure_settings,
+            inputs=inputs,
+            units=inputs["units"],
+            max_tokens=None if n_positions is None else n_positions - RESERVED_POSITIONS,
+        )
+
+    def _collect_editable_inputs(self, observation: Observation) -> dict[str, Tensor]:
+        """Return the batch's inputs, with everything that edited texts need."""
+        inputs = dict(observation.batch.inputs)
+        if "reads" in inputs:
+            # An edited text may lack tokens from which the prediction is read.
+            inputs["whole"] = observation.probs[:, None]
+        return inputs
+
+    @property
+    def _erasure_settings(self) -> ErasureSettings:
+        """Model properties that are needed to edit texts."""
+        n_tokens = self.tokens_per_pass
+        if self.model.device.type == "cpu":
+            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
+        return ErasureSettings(
+            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            tokens_per_pass=n_tokens,
+            mask_id=self.mask_id,
+            pads_left=self.pads_left,
         )
 
     def self_check(self, batch: Batch) -> None:
