@@ -671,9 +671,9 @@ class TransformerAdapter(
         """Compute the probabilities after replacing units; see `ExchangeableUnits`."""
         self.require(ExchangeableUnits)
         inputs = self._collect_editable_inputs(observation)
-        n_positions = getattr(
-            self.model.config.get_text_config(), "max_position_embeddings", None
-        )
+        # Models without a limit, such as XLNet, report -1 or nothing.
+        n_positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", -1)
+        has_limit = n_positions is not None and n_positions > RESERVED_POSITIONS
         return compute_exchanged_probs(
             observation,
             exchanged,
@@ -682,7 +682,7 @@ class TransformerAdapter(
             self._erasure_settings,
             inputs=inputs,
             units=inputs["units"],
-            max_tokens=None if n_positions is None else n_positions - RESERVED_POSITIONS,
+            max_tokens=n_positions - RESERVED_POSITIONS if has_limit else None,
         )
 
     def _collect_editable_inputs(self, observation: Observation) -> dict[str, Tensor]:
