@@ -46,9 +46,9 @@ LANGUAGE_MODEL_SUFFIXES = (
     "ModelWithLMHead",
     "GenerationDecoder",
 )
-"""Suffixes by which the class names of causal language models in Transformers are recognised.
+"""Suffixes of the class names of causal language models in Transformers.
 
-For example, `LlamaForCausalLM` and `GPT2LMHeadModel` are causal language models.
+For example, the class name `LlamaForCausalLM` ends with the first suffix.
 """
 
 _factories: dict[str | type, AdapterFactory] = {}

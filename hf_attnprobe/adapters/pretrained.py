@@ -188,7 +188,7 @@ class ScaledGradients:
 
 
 LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
-"""Types of rotary position embeddings (RoPE) that encode positions differently in longer texts."""
+"""Types of rotary position embeddings (RoPE) that depend on the length of the text."""
 
 
 def has_length_dependent_positions(config: PreTrainedConfig) -> bool:

@@ -24,7 +24,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 MAX_RENDERING_SECONDS = 10.0
-"""Time limit for rendering one conversation, in seconds; ordinary templates need milliseconds."""
+"""Maximum time for rendering one conversation, in seconds. Ordinary templates take milliseconds."""
 
 
 def render_chat_template(
@@ -180,5 +180,8 @@ class _RenderingProcess:
 
 
 _RENDERING_PROCESS = _RenderingProcess()
-"""Child process that renders all chat templates; it starts with the first one."""
+"""Child process that renders all chat templates.
+
+It is started when the first template is rendered.
+"""
 atexit.register(_RENDERING_PROCESS.close)

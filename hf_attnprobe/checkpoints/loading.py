@@ -49,11 +49,16 @@ from hf_attnprobe.models.attention_classifier import (
 
 
 MAX_LABELS = 1_000_000
-"""Maximum number of labels. Transformers creates a name for each label when it reads a configuration,
-which would take forever for 10^12 labels."""
+"""Maximum number of labels in a model configuration.
+
+Transformers creates a name for each label, which would take hours for a wrong number like 10^12.
+"""
 MAX_LAYERS = 2_000
-"""Maximum number of layers. Transformers creates all layers before it looks for weights, so a wrong
-number could exhaust the memory. The deepest models have 1,000 layers."""
+"""Maximum number of layers in a model configuration.
+
+The deepest models have 1,000 layers. Transformers creates all layers before it loads weights, so a
+wrong number could exhaust the memory.
+"""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
@@ -140,7 +145,7 @@ class Head(NamedTuple):
 
 
 TEXT_GENERATION = "text-generation"
-"""Task name of language models that answer questions about passages."""
+"""Name of the text generation task, on the Hub and as a value of ``--task``."""
 HEADS = (
     Head(
         "text-classification",
@@ -171,11 +176,12 @@ HEADS = (
 For example, BertForSequenceClassification has the task "text-classification".
 """
 CLASSIFICATION_HEAD = HEADS[0]
-"""Head for text classification, the first entry of :data:`HEADS` (…ForSequenceClassification)."""
-HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Parts of the names of weights that a checkpoint may contain although the loaded model ignores them.
+"""Head for text classification, which is the first entry of :data:`HEADS`."""
+UNUSED_WEIGHT_NAMES = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
+"""Name parts of weights that a checkpoint may contain although the loaded model does not use them.
 
-They belong to poolers, which not every head uses, and to tables that the model computes itself.
+For example, some model heads do not use the weights of the pooler, and models compute position ids
+themselves.
 """
 
 
@@ -344,7 +350,7 @@ def check_weights(
     unused = [
         key
         for key in sorted(info["unexpected_keys"])
-        if not any(part in key for part in HARMLESS_WEIGHTS)
+        if not any(part in key for part in UNUSED_WEIGHT_NAMES)
     ]
     if unused and not new_head:
         unused_below_head = [key for key in unused if key.startswith(f"{base_prefix}.")]
@@ -372,7 +378,7 @@ PEFT_TASKS = {
     "QUESTION_ANS": "question-answering",
     "CAUSAL_LM": TEXT_GENERATION,
 }
-"""Task names on the Hub, by the ``task_type`` in the configuration of a peft adapter."""
+"""Maps the ``task_type`` in the configuration of a peft adapter to a task name on the Hub."""
 
 PEFT_WEIGHT_PREFIX = "base_model.model."
 """Prefix that peft adds to the names of weights when it saves an adapter."""
@@ -668,19 +674,21 @@ def _check_model_folder(folder: Path) -> None:
 # words would then be unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Minimum ratio of a tokenizer's vocabulary size to the number of the model's embeddings.
+"""Minimum vocabulary size of a tokenizer, as a share of the number of the model's embeddings.
 
-Some models have unused embeddings as padding, but fewer than half of all embeddings.
+A tokenizer with a smaller vocabulary belongs to a different model. A model may have some unused
+embeddings as padding, but not more than half of them.
 """
 
 MIN_ORDINARY_TOKENS = 3
-"""Minimum number of tokens, apart from special tokens, in a usable tokenizer.
+"""Minimum number of ordinary (not special) tokens in a complete tokenizer.
 
-Transformers creates an empty tokenizer if its files are missing; it has at most two such tokens.
+Transformers creates an empty tokenizer if the files are missing. An empty tokenizer has at most two
+ordinary tokens.
 """
 
 TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
-"""Advice that error messages about missing tokenizers end with."""
+"""Advice at the end of error messages about missing tokenizers."""
 
 
 def load_tokenizer(

@@ -23,9 +23,9 @@ from hf_attnprobe.core.options import SavedModel, check_name, check_path
 logger = logging.getLogger(__name__)
 
 CONFIG_FILES = ("config.json", "adapter_config.json")
-"""Names of the configuration file of a model, and of a peft adapter."""
+"""Names of the configuration files of a model and of a peft adapter, in this order."""
 MAX_ERROR_LENGTH = 300
-"""Maximum length of another library's error message inside ours, in characters."""
+"""Maximum length of an error message, in characters. Longer messages are cut."""
 
 
 @dataclass(frozen=True)
@@ -269,15 +269,19 @@ def summarize_error(error: Exception) -> str:
 # therefore refused unless the user allows them.
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""Name of the file with a peft adapter's weights."""
+"""Name of the weights file of a peft adapter."""
 SAFETENSORS_SUFFIX = ".safetensors"
-"""Suffix of weights files in the safetensors format, which cannot contain code."""
+"""Suffix of weights files in the safetensors format. Such files cannot contain code."""
 INDEX_SUFFIX = ".index.json"
-"""Suffix of the index file, which lists the weights files of a model that is saved in several parts."""
-CODE_SETTINGS = ("attn_implementation", "experts_implementation")
-"""Settings in ``config.json`` that may name a kernel.
+"""Suffix of an index file, such as ``model.safetensors.index.json``.
 
-A kernel name with a slash, such as ``owner/kernel``, refers to code on the Hub.
+A model whose weights are split into several files has an index file, which lists them.
+"""
+KERNEL_SETTINGS = ("attn_implementation", "experts_implementation")
+"""Settings in ``config.json`` that select a kernel.
+
+The value may be the Hub id of a kernel, such as ``owner/kernel``. Transformers would download and
+run its code.
 """
 
 
@@ -340,7 +344,7 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
     if origin.trust_remote_code:
         return
     for name, value in _iterate_settings(values):
-        if any(setting in name for setting in CODE_SETTINGS) and "/" in str(value):
+        if any(setting in name for setting in KERNEL_SETTINGS) and "/" in str(value):
             raise AttnProbeError(
                 f"the configuration of {origin.name} must not name code, but its {name} "
                 f"{str(value)[:80]!r} is code on the Hub; allow it with --trust-remote-code, or "

@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 RECORD_FILE = "training.json"
-"""Name of the file with a training's settings and scores; it is written when the training ends."""
+"""Name of the training record, a file with the settings and scores of a training.
+
+It is written when the training ends.
+"""
 STEPS_FOLDER = ".steps"
-"""Name of the folder from which an interrupted training resumes; it is deleted at the end."""
+"""Name of the folder with the intermediate steps of a training.
+
+An interrupted training resumes from this folder. It is deleted when the training ends.
+"""
 DIGESTS_KEY = "weights_sha256"
 """Key in the training record for the SHA-256 digests of the weights files."""
 
@@ -147,7 +153,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 # --- The model card next to the weights ----------------------------------------------------------
 
 README_FILE = "README.md"
-"""Name of the file with the model card."""
+"""Name of the model card file."""
 
 
 def describe_checkpoint(

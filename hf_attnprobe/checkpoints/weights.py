@@ -26,8 +26,8 @@ from transformers.pytorch_utils import Conv1D
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-GROUP_SIZE = 128
-"""Number of consecutive weights in a matrix row that share one scale when rounded to 4 bits."""
+INT4_GROUP_SIZE = 128
+"""Number of consecutive weights that share one scale when weights are rounded to 4 bits."""
 
 
 def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
@@ -79,13 +79,16 @@ WEIGHT_CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "bfloat16": lambda weight: weight.to(torch.bfloat16).to(weight.dtype),
     "float16": lambda weight: weight.to(torch.float16).to(weight.dtype),
     "int8": lambda weight: round_to_steps(weight, 8),
-    "int4": lambda weight: round_to_steps(weight, 4, GROUP_SIZE),
+    "int4": lambda weight: round_to_steps(weight, 4, INT4_GROUP_SIZE),
     "pruned": prune_half,
 }
-"""Functions that round or prune a weight matrix [outputs, inputs], by the value of ``--weights``."""
+"""Maps each value of ``--weights`` to the function that rounds or prunes a weight matrix.
+
+The matrices have the shape [outputs, inputs].
+"""
 
 
-CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
+CHANGEABLE_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
 """Layer classes whose weight matrices ``--weights`` rounds or prunes."""
 
 
@@ -146,7 +149,7 @@ def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
         for parameter in module.parameters()
     }
     for module in model.modules():
-        if not isinstance(module, CHANGED_LAYERS):
+        if not isinstance(module, CHANGEABLE_LAYERS):
             continue
         for parameter in module.parameters(recurse=False):
             is_matrix = parameter.ndim >= 2 and parameter.is_floating_point()
@@ -207,4 +210,7 @@ RANDOMISERS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "randomised": _shuffle_weights,
     "untrained": _reinitialise,
 }
-"""Functions that randomise the weights of a model with a seed, by the value of ``--weights``."""
+"""Maps each value of ``--weights`` to the function that randomises a model's weights.
+
+The functions expect the model and a seed.
+"""

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from hf_attnprobe import AttnProbeError, AuditOptions, audit, compare, list_changed_answers
 from hf_attnprobe.audits.options import WeightChange
 from hf_attnprobe.checkpoints.weights import (
-    GROUP_SIZE,
+    INT4_GROUP_SIZE,
     RANDOMISERS,
     WEIGHT_CHANGES,
     change_weights,
@@ -29,7 +29,7 @@ from tests.helpers.transformer_families import tiny_model
 TESTS = ["permutation", "uniform_attention"]
 
 
-@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, GROUP_SIZE), (4, 5), (2, 1)])
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, INT4_GROUP_SIZE), (4, 5), (2, 1)])
 def test_rounding_is_that_of_numpy(bits, group):
     weight = torch.randn(7, 300, generator=torch.Generator().manual_seed(0))
     weight[3] = 0

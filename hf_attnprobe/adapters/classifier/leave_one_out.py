@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 
 DIRECTION_SUFFIXES = ("l0", "l0_reverse")
-"""Suffixes of parameter names in `nn.LSTM`, for the forward and the backward direction.
+"""Suffixes of the parameter names of `nn.LSTM`, for the forward and the backward direction.
 
-For example, the forward input weights are named `weight_ih_l0`.
+For example, `weight_ih_l0` is the name of the input weights of the forward direction.
 """
 
 
@@ -279,10 +279,10 @@ def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
     return gradient.flatten(2)
 
 
-COPIES_PER_STEP = 512
-"""Largest number of shortened texts for which one LSTM step is computed at once.
+MAX_COPIES_PER_STEP = 512
+"""Maximum number of shortened copies of texts for which one LSTM step is computed at once.
 
-The gates of 512 texts fit into a CPU core's cache.
+The gates of 512 copies fit into the cache of a CPU core.
 """
 
 
@@ -545,13 +545,13 @@ def _resume_direction(
     n_steps = len(constant)
     scores = constant.new_zeros(len(text), n_steps)
     outputs = constant.new_zeros(len(text), n_steps, readout.n_outputs)
-    gates = constant.new_empty(COPIES_PER_STEP, trace.recurrent.shape[1])
-    projected = constant.new_empty(COPIES_PER_STEP, weight.shape[1])
+    gates = constant.new_empty(MAX_COPIES_PER_STEP, trace.recurrent.shape[1])
+    projected = constant.new_empty(MAX_COPIES_PER_STEP, weight.shape[1])
     last_step = int(step[-1]) if len(step) else 0
     for t in range(1, last_step + 1):
         n_running = n_copies[t - 1]
-        for start in range(0, n_running, COPIES_PER_STEP):
-            end = min(start + COPIES_PER_STEP, n_running)
+        for start in range(0, n_running, MAX_COPIES_PER_STEP):
+            end = min(start + MAX_COPIES_PER_STEP, n_running)
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
@@ -600,4 +600,4 @@ DELETION_METHODS: dict[str, DeletionMethod] = {
     "mlp": _delete_without_context,
     "none": _delete_without_context,
 }
-"""Functions that compute the effect of deleting each token, by the classifier's encoder type."""
+"""Maps each encoder type to the function that computes the effects of deleting single tokens."""

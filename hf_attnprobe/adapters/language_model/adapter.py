@@ -64,20 +64,20 @@ from hf_attnprobe.protocol import (
 
 
 PASSAGE_OPERATORS = ("deletion", "gap")
-"""Operators that erase units of a passage from a prompt.
+"""Erasure operators, which remove units of a passage from a prompt.
 
-- "deletion": the units' tokens are removed, and later tokens move to earlier positions.
-- "gap": the units' tokens are removed, and later tokens keep their positions.
+- "deletion": later tokens move to earlier positions.
+- "gap": later tokens keep their positions.
 """
 TYPICAL_LARGE_LOGIT = 32
-"""Size of a large logit in language models, used to estimate the rounding error of logits.
+"""A large logit of a typical language model, used to estimate rounding errors of logits.
 
-The estimated rounding error is 32 times the machine epsilon of the model's data type.
+The rounding error is estimated as 32 times the machine epsilon of the model's data type.
 """
 PROMPTS_PER_BATCH = 8
-"""Number of prompts whose forward passes run as one batch on a GPU.
+"""Number of prompts in a batch on a GPU.
 
-On a CPU, prompts run one after the other, because batches save no time there.
+On a CPU, batches save no time, so prompts run one after the other.
 """
 
 

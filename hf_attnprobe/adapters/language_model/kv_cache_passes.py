@@ -37,7 +37,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    EXAMPLE_LENGTH,
+    EXAMPLE_TEXT_LENGTH,
     create_example_inputs,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
@@ -46,23 +46,23 @@ from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_score
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-DELETION_TOKENS_ON_CPU = 512
-"""Largest number of tokens in a forward pass over shortened prompts on a CPU.
+MAX_DELETION_TOKENS_ON_CPU = 512
+"""Maximum number of tokens in a forward pass that measures deletions on a CPU.
 
-Larger passes do not take less time per token.
+Larger passes would not take less time per token.
 """
-FREE_TOKENS_ON_GPU = 1024
-"""Token count up to which a forward pass on a GPU takes about the same time for any length.
+CONSTANT_TIME_TOKENS = 1024
+"""Number of tokens up to which all forward passes on a GPU take about the same time.
 
-Most time in such a pass is spent starting kernels. With 7 billion weights, 200 tokens took 0.02 to
-0.04 s and 2,000 tokens took 0.06 s (H200).
+Starting kernels takes most of this time. With 7 billion weights on an H200, 200 tokens took 0.02 to
+0.04 s, and 2,000 tokens took 0.06 s.
 """
-MAX_REPEATED_SHARE = 1 / 4
-"""Largest relative difference in length between forward passes that run as one batch.
+MAX_LENGTH_DIFFERENCE = 1 / 4
+"""Maximum relative difference in length between forward passes that run as one batch.
 
-For example, a pass over 75 rows may run together with a pass over 100 rows. Shorter passes are
-padded to the longest, so a larger difference would waste time. Batches of at most
-`FREE_TOKENS_ON_GPU` tokens may contain passes of any length.
+For example, passes over 75 and 100 rows may run together. Shorter passes are padded to the longest,
+so a larger difference would waste time. It does not matter for batches of at most
+`CONSTANT_TIME_TOKENS` tokens on a GPU.
 """
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
@@ -329,7 +329,7 @@ class PromptRunner(HookedTransformer):
         if not (self.supports_prefix_cache and self.keeps_positions):
             return False
         n_words = self.model.config.get_text_config().vocab_size
-        numbers = torch.arange(1, EXAMPLE_LENGTH + 1, device=self.model.device)
+        numbers = torch.arange(1, EXAMPLE_TEXT_LENGTH + 1, device=self.model.device)
         ids = numbers[None] % n_words
         long_pass, long_scores = self._create_trial_pass(ids)
         short_pass, short_scores = self._create_trial_pass(ids[:, :-2])
@@ -531,10 +531,10 @@ class PromptRunner(HookedTransformer):
         if is_edit:
             n_keys = max(prompt_pass.ids.shape[1] for prompt_pass in joint_passes)
             return n_copies * n_keys <= self.tokens_per_pass
-        max_tokens, n_free_tokens = self.tokens_per_pass, FREE_TOKENS_ON_GPU
+        max_tokens, n_free_tokens = self.tokens_per_pass, CONSTANT_TIME_TOKENS
         if self.model.device.type == "cpu":
-            max_tokens, n_free_tokens = min(max_tokens, DELETION_TOKENS_ON_CPU), 0
-        has_similar_length = candidate.n_rows >= first.n_rows * (1 - MAX_REPEATED_SHARE)
+            max_tokens, n_free_tokens = min(max_tokens, MAX_DELETION_TOKENS_ON_CPU), 0
+        has_similar_length = candidate.n_rows >= first.n_rows * (1 - MAX_LENGTH_DIFFERENCE)
         return n_copies * first.n_rows <= (max_tokens if has_similar_length else n_free_tokens)
 
     def _count_skipped_blocks(self, prompt_pass: PromptPass) -> int:

@@ -22,16 +22,18 @@ from hf_attnprobe.functional.predictions import Prediction
 
 
 ROW_CHOICES = ("behind", "answer", "all")
-"""Choices for the attention rows (query tokens of a prompt) that tests may edit.
+"""Possible sets of attention rows that tests edit, as values of the option ``rows``.
+
+Each token of a prompt has one row, which contains its attention to all tokens.
 
 - "behind": all rows after the passage.
 - "answer": only the rows that predict the answer.
 - "all": the rows after the passage and the rows within it.
 """
 N_EXTRA_COLUMNS = 2
-"""Number of attention columns that follow the columns of a passage's units.
+"""Number of extra attention columns, which follow the columns for the units of a passage.
 
-The first additional column is for all tokens outside the units, such as the question. The second is
+The first extra column is for all tokens outside the units, such as the question. The second one is
 for the attention sink, which is usually the first token.
 """
 

@@ -78,10 +78,10 @@ from hf_attnprobe.protocol import (
 # --- From tokenizer output to a batch ------------------------------------------------------------
 
 LEVELS = ("token", "word")
-"""Choices for the unit that is explained and erased.
+"""Possible units of a text, as values of the option ``level``.
 
 - "token": every token is a unit.
-- "word": all tokens (pieces) of a word are one unit.
+- "word": all tokens (pieces) of a word form one unit.
 """
 
 
@@ -163,31 +163,30 @@ def find_unit_representatives(
 
 # --- The adapter ---------------------------------------------------------------------------------
 
-DELETION_TOKENS_ON_CPU = 1024
-"""Largest number of tokens in a forward pass over shortened texts on a CPU.
+MAX_DELETION_TOKENS_ON_CPU = 1024
+"""Maximum number of tokens in a forward pass that measures deletions on a CPU.
 
-It was the fastest limit in a comparison of 512 to 4,096 tokens; larger passes exceed a core's
-cache.
+This limit was the fastest of those from 512 to 4,096 tokens. Larger passes exceed a core's cache.
 """
 
-ERROR_HINTS = {
+HINTS_BY_ERROR = {
     "padding token": "set model.config.pad_token_id to the token used in training",
     "<eos> token": "leave out texts that contain the model's end token as a word",
 }
-"""Hints for users, by the fragment of a model's error message to which they are added.
+"""Maps a fragment of a model's error message to a hint that is added to the message.
 
 Models without a configured padding token, such as GPT-2, raise the first error. BART raises the
 second error if a text contains several end tokens.
 """
 
 
-HEAD_CAPABILITIES = {
+REASON_FIELDS = {
     HeadValues: "no_values",
     OutputProjections: "no_projections",
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Capabilities that some models lack, with the `HeadSupport` field that contains the reason."""
+"""Maps each capability to the field of `HeadSupport` with the reason why a model lacks it."""
 
 
 class TransformerState(NamedTuple):
@@ -283,8 +282,8 @@ class TransformerAdapter(
         """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
         if capability is EditableInputs and self.layout.n_keys is not None:
             return "the model reads images, from which no token can be removed"
-        if capability in HEAD_CAPABILITIES:
-            reason = getattr(self._head_support, HEAD_CAPABILITIES[capability])
+        if capability in REASON_FIELDS:
+            reason = getattr(self._head_support, REASON_FIELDS[capability])
             if reason is not None:
                 return reason
         if capability is BlockOutputs and not self.layout.blocks:
@@ -643,7 +642,7 @@ class TransformerAdapter(
             inputs["whole"] = observation.probs[:, None]
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
-            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
+            n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
         settings = ErasureSettings(
             pad_id=self.model.config.get_text_config().pad_token_id or 0,
             tokens_per_pass=n_tokens,
@@ -717,7 +716,7 @@ def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        hints = [f"; {hint}" for fragment, hint in ERROR_HINTS.items() if fragment in reason]
+        hints = [f"; {hint}" for fragment, hint in HINTS_BY_ERROR.items() if fragment in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(hints)}"
         ) from error

@@ -33,13 +33,14 @@ VARIABLE_LENGTH_KERNELS = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""Attention kernels that need no preparation when a text has a new length.
+"""Attention kernels of PyTorch that are fast for texts of varying length.
 
-cuDNN kernels are excluded. They need 50 to 120 ms for each new text length (H200, PyTorch 2.11),
-which is as long as a forward pass with 2,000 tokens through a model with 7 billion weights.
+cuDNN kernels are not in the list. Each new text length costs them 50 to 120 ms of preparation on an
+H200, which is as long as a whole forward pass of 2,000 tokens through a model with 7 billion
+weights.
 """
 HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
-"""Attributes in which attention modules of different models store their number of heads."""
+"""Names of the attribute for the number of heads in attention modules of different models."""
 
 
 class AttentionForm(NamedTuple):
@@ -529,7 +530,7 @@ It receives the layer number, the head outputs `[batch, heads, queries, width]`,
 """
 
 MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
-"""Names of PyTorch functions that multiply two matrices or two batches of matrices."""
+"""Names of the PyTorch functions that multiply matrices."""
 REARRANGING_OPERATIONS = (
     "transpose",
     "permute",

@@ -31,22 +31,19 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
-"""Choices for the tokens whose final states determine the prediction (the read-out).
+"""Possible read-outs of a model. The read-out tokens determine the prediction.
 
 - "first": the first token, such as [CLS].
 - "last": the last token.
 - "mean": all tokens, whose states are averaged.
 """
-READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""Read-out (one of `READOUTS`) by the value of `classifier_pooling` in a model configuration.
-
-ModernBERT's configuration has this setting; it is "cls" or "mean".
-"""
+READOUT_BY_CLASSIFIER_POOLING = {"mean": "mean", "cls": "first"}
+"""Maps the setting `classifier_pooling` of a ModernBERT configuration to one of `READOUTS`."""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
-"""Model types that classify at the last position, even if it is padding.
+"""Model types that classify a text at its last position, even if this position is padding.
 
-Their texts must be padded on the left.
+Texts for these models must be padded on the left.
 """
 
 CROSS_ATTENTION_NAMES = (
@@ -132,7 +129,7 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
         raise AttnProbeError(
             f"expected readout to be one of {', '.join(READOUTS)}, got {readout!r}"
         )
-    configured = READOUT_BY_POOLING.get(getattr(config, "classifier_pooling", ""))
+    configured = READOUT_BY_CLASSIFIER_POOLING.get(getattr(config, "classifier_pooling", ""))
     default = "last" if needs_left_padding(config) else None
     return readout or configured or default
 
@@ -184,10 +181,9 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 # --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Channel count, image size and patch size for model configurations that do not contain them.
+"""Number of channels, and image and patch size in pixels, if the model configuration lacks them.
 
-Sizes are in pixels. Such configurations belong to convolutional networks, which accept images of
-any size.
+Configurations of convolutional networks lack them, because these networks accept any image size.
 """
 
 
@@ -268,12 +264,12 @@ SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-"""List of all supported kinds of models, which error messages quote."""
-EXAMPLE_LENGTH = 8
-"""Number of tokens in the example text on which a model's attention modules are found.
+"""Description of all supported models for error messages."""
+EXAMPLE_TEXT_LENGTH = 8
+"""Number of tokens in the example text with which a model's attention modules are found.
 
-Attention over windows, landmarks or additional tokens has a key count other than 8, so its shape
-shows that it is not attention over the text's tokens.
+Only attention matrices with 8 columns are attention over the text's tokens. Attention over windows,
+landmarks or additional tokens has a different number of columns.
 """
 
 
@@ -365,7 +361,7 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
         blocks = []
     _check_output(model, head, result)
     is_image = "pixel_values" in inputs
-    n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_LENGTH
+    n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_TEXT_LENGTH
     _check_attention_shapes(model, hook.names, shapes, n_keys)
     layers = []
     for name, shape, n_before in zip(hook.names, shapes, n_blocks_before, strict=True):
@@ -478,7 +474,7 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     plain_id = min(set(range(len(special_ids) + 1)) - special_ids)
     # T5 and BART classify at the end token; other models accept it as well.
     has_end = end_id is not None and 0 <= end_id < config.vocab_size
-    text = [plain_id] * (EXAMPLE_LENGTH - 1) + [end_id if has_end else plain_id]
+    text = [plain_id] * (EXAMPLE_TEXT_LENGTH - 1) + [end_id if has_end else plain_id]
     ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -532,12 +528,12 @@ def _check_attention_shapes(
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern that finds the layer list and the layer index in a module name.
+"""Regular expression that splits a module name into the name of a layer list and a layer index.
 
-For `encoder.layer.3.attention`, they are `encoder.layer` and 3.
+For example, it splits `encoder.layer.3.attention` into `encoder.layer` and 3.
 """
-MAX_LISTED_NUMBERS = 8
-"""Largest number of layer indices that a report lists; an ellipsis replaces further indices."""
+MAX_LISTED_LAYERS = 8
+"""Maximum number of layers in a list of a report. An ellipsis replaces further layers."""
 
 
 def describe_unusual_layers(
@@ -599,8 +595,8 @@ def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) 
 
 def _list_numbers(numbers: Sequence[int]) -> str:
     """Join numbers with commas, and end a long list with an ellipsis."""
-    ellipsis = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
-    return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + ellipsis
+    ellipsis = ", …" if len(numbers) > MAX_LISTED_LAYERS else ""
+    return ", ".join(map(str, numbers[:MAX_LISTED_LAYERS])) + ellipsis
 
 
 # --- Gradient × input at the token embeddings ----------------------------------------------------

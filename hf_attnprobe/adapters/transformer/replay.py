@@ -31,7 +31,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    EXAMPLE_LENGTH,
+    EXAMPLE_TEXT_LENGTH,
     copy_with_shared_weights,
     create_example_inputs,
     describe_unusual_layers,
@@ -57,11 +57,11 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
-TOKENS_PER_PASS = {"cpu": 4096}
-"""Largest number of tokens in a forward pass, by device type; other devices use 65,536.
+MAX_TOKENS_PER_PASS = {"cpu": 4096}
+"""Maximum number of tokens in a forward pass, by device type. The default is 65,536.
 
-4,096 was the fastest choice on a CPU core. Passes with 8,192 tokens exceed its caches and took 10
-to 30% more time per token; passes with 1,024 tokens took up to 20% more.
+4,096 tokens were fastest on a CPU core. With 8,192 tokens, which exceed its caches, the time per
+token was 10 to 30% longer.
 """
 
 
@@ -101,7 +101,7 @@ class HookedTransformer:
         self.layer_names = name_layers(self.layers)
         parameters = inspect.signature(self.model.forward).parameters
         self.accepts_use_cache = "use_cache" in parameters
-        default_tokens = TOKENS_PER_PASS.get(self.model.device.type, 65536)
+        default_tokens = MAX_TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or default_tokens
 
     def sites(self) -> list[Site]:
@@ -255,7 +255,7 @@ class HookedTransformer:
         and for custom autograd functions (Bloom).
         """
         inputs = create_example_inputs(self.model)
-        n_keys = self.layout.n_keys or EXAMPLE_LENGTH
+        n_keys = self.layout.n_keys or EXAMPLE_TEXT_LENGTH
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
         run = torch.func.vmap(

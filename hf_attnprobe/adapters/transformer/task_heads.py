@@ -27,17 +27,17 @@ Run = Callable[[Inputs], Any]
 """Function that runs the unedited model on inputs and returns its output."""
 
 N_CANDIDATE_WORDS = 100
-"""Number of words that are separate outcomes when a model predicts a masked word.
+"""Number of candidate words for a masked word.
 
-They are the most likely words for the unedited text. All other words of the vocabulary share two
-further outcomes, so that predictions stay small; see `MaskedWordHead`.
+The candidates are the most likely words for the unedited text. Each of them has its own entry in
+the prediction vector. All other words share the last two entries; see `MaskedWordHead`.
 """
 LOGIT_MEANINGS = ("auto", "probability", "number")
-"""Choices for the meaning of a model's output if the model has only one logit.
+"""Possible meanings of the only logit of a model, as values of the option ``predicts``.
 
 - "probability": the logit is the log-odds of the second of two classes.
 - "number": the logit is a predicted number (regression).
-- "auto": `problem_type` in the model's configuration determines the meaning.
+- "auto": the meaning follows from `problem_type` in the model's configuration.
 """
 
 
