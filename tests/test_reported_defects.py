@@ -68,7 +68,7 @@ def made(rows, tokenizer, model=None, **options):
     ],
 )
 def test_a_shown_text_has_a_number_for_each_token(wrong):
-    with pytest.raises(ValueError, match="text 3 has 2 tokens; pass one score per token"):
+    with pytest.raises(ValueError, match=r"text 3 has 2 tokens\. Pass one score per token"):
         HighlightedText(3, ("a", "b"), "x", None, None, None, **wrong)
 
 

@@ -55,11 +55,11 @@ NOT_AUDITED = (
     "Not audited yet: it is unknown whether its attention explains its predictions. Do not show its "
     "attention weights as an explanation before this has been tested."
 )
-"""Sentences in the model card of a model that was not audited."""
+"""Text in the model card of a model that was not audited."""
 AUDIT_HEADING = "Does its attention explain its predictions?"
 """Heading above the audit results in a model card."""
 DATASET_PLACEHOLDER = "DATA"
-"""Word that replaces the data set in the example command of a card, if the data set is not public."""
+"""Placeholder for a data set that is not public, in the example command of a model card."""
 ENCODER_PHRASES = {
     "bilstm": "a BiLSTM with {encoder_size} units in each direction",
     "bigru": "a BiGRU with {encoder_size} units in each direction",
@@ -77,7 +77,7 @@ ATTENTION_PHRASES = {
     "uniform": "uniform (all tokens have the same weight; nothing is learned)",
     "guided": "guided (the weights are an input; nothing is learned)",
 }
-"""Descriptions of attention functions, by the value of ``attention`` in the model configuration."""
+"""Maps each value of ``attention`` in a model configuration to its description in a model card."""
 REGULARISER_PHRASES = {
     "embedding_dropout": "dropout on word vectors",
     "sentence_dropout": "dropout on sentence vectors",
@@ -86,12 +86,12 @@ REGULARISER_PHRASES = {
     "mlm_weight": "weight of the masked language modelling loss",
     "conicity_weight": "weight of the penalty on conicity",
 }
-"""Descriptions of regularisation settings, by their names in the model configuration."""
+"""Maps each regularisation setting in a model configuration to its description in a model card."""
 PROCEDURE_PHRASES = {
     "jain-wallace": "(the released code of Jain & Wallace 2019)",
     "serrano-smith": "(the released code of Serrano & Smith 2019 for IMDB)",
 }
-"""Descriptions of training procedures, by their names in the training record."""
+"""Maps each training procedure in a training record to its description in a model card."""
 NON_SETTING_KEYS = (
     "architecture",
     "data",
@@ -112,11 +112,14 @@ They are results, or the card describes them in other sections.
 
 
 BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above or below it. -->"
-"""Comment that begins the generated part of a README."""
+"""Comment at the beginning of the generated part of a README."""
 END_COMMENT = "<!-- attnprobe card: end -->"
-"""Comment that ends the generated part of a README."""
+"""Comment at the end of the generated part of a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Front matter fields to which generated entries are added without removing the user's entries."""
+"""Front matter fields that contain entries of the user and generated entries.
+
+Generating a card does not remove the user's entries.
+"""
 
 
 def read_card(text: str) -> ModelCard:
@@ -137,8 +140,8 @@ def read_card(text: str) -> ModelCard:
     except (yaml.YAMLError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise AttnProbeError(
-            f"the front matter of README.md (between the lines ---) is not valid YAML: {reason}; "
-            "correct it"
+            f"the front matter of README.md is not valid YAML: {reason}. Correct the text between "
+            "the two lines ---."
         ) from error
 
 
@@ -261,8 +264,8 @@ def _split_around_part(text: str) -> tuple[str, str]:
     counts = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
     if counts != (0, 0) and (counts != (1, 1) or not end_comment):
         raise AttnProbeError(
-            "README.md must contain one comment 'attnprobe card: begin' and, after it, one comment "
-            f"'attnprobe card: end', found {counts[0]} and {counts[1]}; correct or delete them"
+            "README.md must contain one comment 'attnprobe card: begin' and then one comment "
+            f"'attnprobe card: end', got {counts[0]} and {counts[1]}. Correct or delete the comments."
         )
     return before, after
 

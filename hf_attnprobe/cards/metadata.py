@@ -19,11 +19,11 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 IN_MEMORY_NAME = "data given in memory"
-"""Name of a data set that the user passed as a Python object."""
-MAX_TEXT_LENGTH = 200
-"""Maximum length of a name or a value in a model card, in characters."""
-MAX_YAML_LENGTH = 5000
-"""Maximum length of a value in the YAML front matter of a model card, in characters."""
+"""Name for a data set that the user passed as a Python object instead of a path."""
+MAX_VALUE_LENGTH = 200
+"""Maximum length, in characters, of a name or a value in a model card."""
+MAX_YAML_VALUE_LENGTH = 5000
+"""Maximum length, in characters, of a value in the YAML front matter of a model card."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def clean_text(value: object, *, max_length: int = MAX_TEXT_LENGTH) -> str:
+def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
     r"""Convert a value to one line without control characters, with at most ``max_length`` characters.
 
     >>> clean_text("a\n b\x00")
@@ -185,13 +185,13 @@ def convert_for_yaml(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
-        return clean_text(value, max_length=MAX_YAML_LENGTH)
+        return clean_text(value, max_length=MAX_YAML_VALUE_LENGTH)
     return value
 
 
 # --- The content of a card -----------------------------------------------------------------------
 
-TASK_BY_SUFFIX = {
+TASK_BY_CLASS_SUFFIX = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -199,9 +199,9 @@ TASK_BY_SUFFIX = {
     "ForCausalLM": "text-generation",
     "ForImageClassification": "image-classification",
 }
-"""Task names on the Hub, by the ending of the model class name."""
+"""Maps the suffix of a model class name to the name of its task on the Hugging Face Hub."""
 SCORE_NAMES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
-"""Printed names for the scores that a training records, by their keys in the record."""
+"""Maps the key of a score in a training record to the printed name of the score."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Checkpoint:
     @property
     def class_suffix(self) -> str:
         """The class name's suffix, such as ForSequenceClassification; "" for an unsupported class."""
-        suffixes = (suffix for suffix in TASK_BY_SUFFIX if self.class_name.endswith(suffix))
+        suffixes = (suffix for suffix in TASK_BY_CLASS_SUFFIX if self.class_name.endswith(suffix))
         return next(suffixes, "")
 
     @property
@@ -258,7 +258,7 @@ class Checkpoint:
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
     """Return the Hub's name for a model's task, or None for an unsupported model class."""
-    return TASK_BY_SUFFIX.get(checkpoint.class_suffix)
+    return TASK_BY_CLASS_SUFFIX.get(checkpoint.class_suffix)
 
 
 @dataclass(frozen=True)
@@ -336,9 +336,12 @@ class CardContent:
 FAITHFULNESS_METRIC = "attention_faithfulness"
 """Metric type of audit results in the YAML front matter of a model card."""
 RESULT_AUTHOR = "attnprobe card"
-"""Value of the metric argument ``by``, which marks results that this package wrote into a card."""
+"""Author of the results that this package writes into a model card.
+
+Each result stores it as the metric argument ``by``.
+"""
 LOCAL_DATASET = "local"
-"""Data set type, in the YAML front matter, of data that is not on the Hub."""
+"""Type of a data set that is not on the Hub, in the YAML front matter of a model card."""
 CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
 """Tags in the YAML front matter of every model card."""
 

@@ -478,7 +478,7 @@ def describe_number_line(line: NumberLine) -> str:
 
 
 NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
-"""Names of dataclass fields whose strings are ids or data, and not text for readers."""
+"""Names of dataclass fields that contain ids or data instead of text for readers."""
 
 
 def iterate_texts(part: object) -> Iterator[str]:

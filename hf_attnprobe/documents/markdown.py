@@ -28,16 +28,19 @@ from hf_attnprobe.documents.templates import load_templates, render_blocks
 from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
-MARKUP = re.compile(
+MARKUP_IN_PACKAGE_TEXT = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""Pattern for characters that are escaped in Markdown if they occur in this package's own sentences.
+"""Pattern for characters that are escaped when this package's sentences are written as Markdown.
 
 It matches characters that would begin code, HTML, an escape sequence or a link.
 """
 
 MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")
-"""Pattern for all characters that Markdown could treat as markup; they are escaped in users' texts."""
+"""Pattern for characters that are escaped when a user's texts are written as Markdown.
+
+It matches all characters that could be markup.
+"""
 
 
 def render_markdown(document: Document) -> str:
@@ -112,7 +115,9 @@ def _format_span(span: str | Link) -> str:
         case UserText():
             return _escape_user_text(span)
     # Leading and trailing spaces are kept, because they separate the span from its neighbours.
-    return MARKUP.sub(escape_markdown_match, escape_control_characters(re.sub(r"\s+", " ", span)))
+    return MARKUP_IN_PACKAGE_TEXT.sub(
+        escape_markdown_match, escape_control_characters(re.sub(r"\s+", " ", span))
+    )
 
 
 def _escape_user_text(text: str) -> str:

@@ -11,13 +11,18 @@ from hf_attnprobe.plots.chart import format_label, is_drawable
 
 
 TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
-"""Matplotlib object that finds about five round numbers, such as 0, 0.2, …, 1, that cover a range."""
+"""Matplotlib object that chooses about five round numbers as ticks, such as 0, 0.2, …, 1."""
 
-NARROW_CHARACTER_WIDTH = 2.1
-"""Estimated width of a label's character on a phone, as a percentage of the number line's length."""
+PHONE_CHARACTER_WIDTH = 2.1
+"""Estimated width of one character in a label on a phone, in percent of the number line's length.
 
-WIDE_CHARACTER_WIDTH = 1.2
-"""Estimated width of a label's character on a large screen, as a percentage of the line's length."""
+It is used to place labels so that they do not overlap.
+"""
+
+LARGE_SCREEN_CHARACTER_WIDTH = 1.2
+"""Estimated width of one character in a label on a large screen, in percent of the number line's
+length. It is used to place labels so that they do not overlap.
+"""
 
 
 @dataclass(frozen=True)
@@ -108,8 +113,8 @@ def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
     Args:
         positions: label positions in percent of the line's length, by text.
     """
-    narrow_rows = assign_label_rows(positions, NARROW_CHARACTER_WIDTH)
-    wide_rows = assign_label_rows(positions, WIDE_CHARACTER_WIDTH)
+    narrow_rows = assign_label_rows(positions, PHONE_CHARACTER_WIDTH)
+    wide_rows = assign_label_rows(positions, LARGE_SCREEN_CHARACTER_WIDTH)
     return [
         PositionedLabel(text, x, narrow_rows[text], wide_rows[text])
         for text, x in positions.items()

@@ -33,13 +33,13 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MAX_LINE_WIDTH = 100
-"""Maximum length of a line in a terminal report, in characters; only tables can be wider."""
+"""Maximum length, in characters, of a line in a terminal report. Only tables can be wider."""
 
-MIN_COLUMN_GROWTH = 8
-"""Number of characters that stay reserved for each later column when a table column is widened."""
+RESERVED_COLUMN_GROWTH = 8
+"""When a table column is widened, each later column can still grow by this many characters."""
 
-MAX_UNBROKEN_WORD = 30
-"""Maximum length, in characters, of a word in a table that is never split over two lines."""
+MAX_UNBROKEN_WORD_LENGTH = 30
+"""Words in a table are not split over two lines if they have at most this many characters."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
@@ -110,7 +110,7 @@ def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = 
 
 def _wrap_next_to(label: str, text: InlineText, width: int) -> str:
     """Wrap a sentence into lines that all begin to the right of a label."""
-    lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD))
+    lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD_LENGTH))
     return label + indent(lines, " " * len(label)).lstrip()
 
 
@@ -168,7 +168,9 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
     for k, name in enumerate(table.head):
         cells = [_build_rich_text(name), *(_build_rich_text(row[k]) for row in table.rows)]
         numbers = [_build_rich_text(row[k]) for row in table.rows if is_numeric_cell(row[k])]
-        words = [Text(word[:MAX_UNBROKEN_WORD]) for cell in cells for word in cell.plain.split()]
+        words = [
+            Text(word[:MAX_UNBROKEN_WORD_LENGTH]) for cell in cells for word in cell.plain.split()
+        ]
         min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words))]))
         max_widths.append(max(cell.cell_len for cell in cells))
     # Two spaces separate neighbouring columns.
@@ -179,7 +181,9 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
     # share is available for the columns after it.
     for n_before, k in enumerate(sorted(range(len(widths)), key=growth.__getitem__)):
         n_remaining = len(widths) - n_before
-        share = max(available // n_remaining, available - MIN_COLUMN_GROWTH * (n_remaining - 1))
+        share = max(
+            available // n_remaining, available - RESERVED_COLUMN_GROWTH * (n_remaining - 1)
+        )
         extra = min(growth[k], share)
         widths[k] += extra
         available -= extra

@@ -22,7 +22,7 @@ RANKING_TITLES = {
     "contrast": "margin over the other answer",
     "gradient": "gradient × input",
 }
-"""Title that reports display for a ranking, by the ranking's name and in the order of display."""
+"""Maps each ranking to its title in reports, in the order of display."""
 
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
@@ -38,36 +38,43 @@ RANKING_MEANINGS = {
 """
 
 N_VISIBLE_RANKINGS = 2
-"""Number of rankings per text that a page displays; the reader can open the others with a click."""
+"""Number of rankings per text that a page displays at first. Readers click to see the others."""
 
 MIN_PRINTED_WEIGHT = 0.05
-"""Attention weight from which Markdown and terminal reports print the weight after its token."""
+"""Smallest attention weight that Markdown and terminal reports print after its token."""
 
 N_PRINTED_TOKENS = 5
-"""Number of tokens with the largest scores that Markdown and terminal reports list per ranking."""
+"""Number of tokens that Markdown and terminal reports list for each ranking.
+
+These are the tokens with the largest scores.
+"""
 
 N_SHADES = 9
-"""Number of background shades for tokens: shade 9 marks the largest score of a text."""
+"""Number of background shades for tokens.
+
+Shade 9 marks the token with the largest score of a text.
+"""
 
 N_VISIBLE_TOKENS = 400
-"""Number of tokens per text that a page displays; the reader can open the others with a click."""
+"""Number of tokens per text that a page displays at first. Readers click to see the others."""
 
 MAX_PAGE_TOKENS = 600
-"""Maximum number of tokens in all example texts on a page; only the first text may be longer."""
+"""Maximum number of tokens that all example texts on a page have together.
+
+The first text is displayed even if it is longer.
+"""
 
 MAX_MENTIONED_SHARE = 0.99
-"""Limit for the proportion of attention on the displayed tokens.
-
-A report prints the proportion only if it is below this limit.
+"""A report mentions the proportion of attention on the displayed tokens if it is below this limit.
 """
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
-"""Pattern for invisible characters that pages replace by their code points, such as ``[U+202E]``.
+"""Pattern for invisible characters. Pages display their code points instead, such as ``[U+202E]``.
 
-It matches control characters, marks that change the writing direction, and code points that UTF-8
-cannot encode.
+The pattern matches control characters, marks that change the writing direction, and code points
+that UTF-8 cannot encode.
 """
 
 

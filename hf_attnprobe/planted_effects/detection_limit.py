@@ -69,11 +69,11 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.reports.detection_limits import ROWS_FILE, SPIKE_FILE
+from hf_attnprobe.reports.detection_limits import ROWS_FILE, DETECTION_LIMITS_FILE
 from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
     LOG_PROB_STATISTIC,
-    N_TEXT_DRAWS,
+    N_SIMULATED_AUDITS,
     DetectionLimit,
     DetectionRule,
     compute_detection_rate,
@@ -218,9 +218,9 @@ def _write_report(report: DetectionLimitReport, folder: Path) -> None:
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
-    write_json(folder / SPIKE_FILE, convert_fields(report, "rows") | {"rows_sha256": digest})
-    write_atomically((folder / SPIKE_FILE).with_suffix(".md"), report.to_markdown())
-    write_atomically((folder / SPIKE_FILE).with_suffix(".html"), report.to_html())
+    write_json(folder / DETECTION_LIMITS_FILE, convert_fields(report, "rows") | {"rows_sha256": digest})
+    write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".md"), report.to_markdown())
+    write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".html"), report.to_html())
 
 
 def _describe_head(
@@ -256,10 +256,10 @@ def _describe_head(
         }
         draws = draw_text_counts(values.shape[1], n, seed)
         n_false_positives = round(
-            float(compute_detection_rate(values[0], draws, rule)) * N_TEXT_DRAWS
+            float(compute_detection_rate(values[0], draws, rule)) * N_SIMULATED_AUDITS
         )
         in_log_odds = _format_limit(interpolate_effect(log_odds_changes, limits_by_size[n]))
-        false_positives = NumericText(format_share(n_false_positives, N_TEXT_DRAWS))
+        false_positives = NumericText(format_share(n_false_positives, N_SIMULATED_AUDITS))
         yield (
             labels | means_by_dose | {"rank correlation": correlation},
             labels | limits | {"in log-odds": in_log_odds, "yes at dose 0": false_positives},

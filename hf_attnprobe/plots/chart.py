@@ -9,11 +9,14 @@ from numbers import Real
 from typing import Literal
 
 
-LARGEST_DRAWABLE = 1e100
-"""Largest absolute value that charts draw; larger values are omitted like infinite ones."""
+MAX_DRAWABLE_VALUE = 1e100
+"""Largest absolute value that a chart draws. Larger values are omitted, like infinite ones."""
 
-MIN_COLOUR_RANGE = 0.1
-"""Minimum for the upper end of a heat map's colour scale, so that tiny values do not look large."""
+MIN_COLOUR_SCALE_END = 0.1
+"""Smallest number at the end of a heat map's colour scale.
+
+A scale that ends at a smaller number would make tiny values look large.
+"""
 
 Grid = tuple[tuple[float, ...], ...]
 """Type for one number per attention head, as nested tuples ``[layers][heads]``."""
@@ -160,7 +163,7 @@ def is_drawable(value: object) -> bool:
     Args:
         value: any value.
     """
-    return isinstance(value, Real) and abs(float(value)) <= LARGEST_DRAWABLE
+    return isinstance(value, Real) and abs(float(value)) <= MAX_DRAWABLE_VALUE
 
 
 def format_label(value: object) -> str:

@@ -51,13 +51,13 @@ from hf_attnprobe.reports.head_tables import (
     list_tested_heads,
 )
 from hf_attnprobe.reports.number_tables import (
-    USER_SCORES_KEY,
+    SCORES_FINGERPRINT_KEY,
     build_numbers_section,
     build_user_scores_blocks,
 )
 from hf_attnprobe.reports.result import AuditResult, convert_report_to_json
 from hf_attnprobe.reports.verdict import (
-    QUESTION,
+    MAIN_QUESTION,
     advise_on_display,
     describe_zero_ablation_limit,
     explain_open_answer,
@@ -92,19 +92,19 @@ from hf_attnprobe.storage.provenance import (
 GLOSSARY: Mapping[str, str] = read_package_yaml(
     Path(__file__).with_name("glossary.yaml"), Mapping[str, str]
 )
-"""Explanations of the technical terms in reports, for readers who do not know the papers."""
+"""Maps each technical term in reports to its explanation."""
 
 MAX_EMBEDDED_STATISTICS = 60
-"""Largest number of statistics that an HTML report embeds as JSON.
+"""Maximum number of statistics that an HTML report embeds as JSON.
 
 A report with more statistics embeds none of them, so that its file stays small.
 """
 
 N_VISIBLE_TEXTS = 3
-"""Number of example texts that an HTML report displays at first; readers click to see the others."""
+"""Number of example texts that a page displays at first. Readers click to see the others."""
 
 MAX_LISTED_CLASSES = 6
-"""Largest number of classes that a report lists by name; if there are more, it only counts them."""
+"""Maximum number of classes that a report lists by name. If there are more, it only counts them."""
 
 
 def build_audit_document(report: AuditResult) -> Document:
@@ -163,7 +163,7 @@ def build_audit_document(report: AuditResult) -> Document:
             *(replace(section, is_collapsed=True) for section in [*collapsed_sections, meanings]),
         ],
         data=select_page_data(report),
-        heading=QUESTION,
+        heading=MAIN_QUESTION,
     )
 
 
@@ -584,25 +584,27 @@ NOT_REPEATABLE_NOTE = (
     "The model or the data were Python objects, so no command repeats this audit. If you saved them "
     "and put their paths in place of the words in quotes, the command would be:"
 )
-"""Note above the command of an audit that was started with Python objects instead of paths."""
+"""Note above the command of an audit whose model or data were Python objects instead of paths."""
 
-INSTALLATION_NOTE = "To install hf_attnprobe from a clone of its repository, run "
-"""Beginning of the installation note; the command ``pip install .`` follows it."""
-
-ROW_FILES_NOTE = (
-    " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
-    "row for each text and statistic, summary.json contains the means."
+STORED_NUMBERS_NOTE = (
+    "The numbers are stored next to report.html in the audit's folder: rows/ contains one row for "
+    "each text and statistic, summary.json contains the means."
 )
-"""End of the installation note: it follows the command ``pip install .`` and names stored files."""
+"""Sentence about the files in which an audit stores its numbers."""
 
-REPEATABLE_NOTE = "The same command gives the same numbers"
-"""Beginning of the sentence on reproducibility; a list of versions and fingerprints follows it."""
+REPEATABLE_TEMPLATE = (
+    "The same command gives the same numbers with the same versions and fingerprints: {versions}."
+)
+"""Sentence about repeating an audit. ``{versions}`` is a list of versions and fingerprints."""
 
-REPEATABLE_WITHIN_TIME_NOTE = (
+REPEATABLE_WITHIN_TIME_TEMPLATE = (
     "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
-    "the same numbers"
+    "the same numbers with the same versions and fingerprints: {versions}."
 )
-"""Beginning of the sentence on reproducibility if the audit had a time limit (``--time``)."""
+"""Sentences about repeating an audit that had a time limit (``--time``).
+
+``{versions}`` is a list of versions and fingerprints.
+"""
 
 
 def build_provenance_section(report: AuditResult) -> Section:
@@ -618,16 +620,22 @@ def build_provenance_section(report: AuditResult) -> Section:
         **provenance.get("versions", {}),
     }
     recorded_fingerprints = {name: value for name, value in fingerprints.items() if value}
-    command = "evaluate-scores" if USER_SCORES_KEY in provenance else "audit"
-    note = REPEATABLE_WITHIN_TIME_NOTE if "stopping" in provenance else REPEATABLE_NOTE
+    command = "evaluate-scores" if SCORES_FINGERPRINT_KEY in provenance else "audit"
+    had_time_limit = "stopping" in provenance
+    template = REPEATABLE_WITHIN_TIME_TEMPLATE if had_time_limit else REPEATABLE_TEMPLATE
+    versions = format_settings(recorded_fingerprints) or "none are recorded"
+    installation = (
+        "To install hf_attnprobe from a clone of its repository, run ",
+        Code("pip install ."),
+        f" there. {STORED_NUMBERS_NOTE}",
+    )
     return Section(
         "How to repeat this audit",
         [
             None if is_repeatable(provenance) else NOT_REPEATABLE_NOTE,
             CodeBlock(format_repeat_command(command, provenance)),
-            f"{note} with the same versions and fingerprints: "
-            f"{format_settings(recorded_fingerprints) or 'none are recorded'}.",
-            (INSTALLATION_NOTE, Code("pip install ."), ROW_FILES_NOTE),
+            template.format(versions=versions),
+            installation,
             Collapsible(
                 "All settings",
                 [Table(["setting", "value"], [*flatten_settings(provenance)], sortable=False)],

@@ -33,13 +33,22 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 MAX_CLASS_SERIES = 4
-"""Maximum number of predicted classes drawn as separate series; more would be hard to distinguish."""
+"""Maximum number of predicted classes for which a chart draws one series per class.
 
-EXACT_DISTANCE = "exact"
-"""Legend text for adversarial attention distances that are exact maxima in all texts."""
+With more classes, all texts form one series, because many series are hard to distinguish.
+"""
+
+EXACT_DISTANCE_LABEL = "exact"
+"""Legend label for distances between attention weights that are exact in all texts.
+
+Other distances are lower bounds, because a search may miss the largest distance.
+"""
 
 NO_INTERVAL = (float("nan"), float("nan"))
-"""Ends of the error bar for a value without a confidence interval; NaN draws no bar."""
+"""Ends of the error bar of a value without a confidence interval.
+
+Matplotlib draws no bar if the ends are NaN.
+"""
 
 
 class TextGroup(NamedTuple):
@@ -146,7 +155,7 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
     if not exact_share.n or exact_share.value == 0:
         return "found"
     if exact_share.value == 1:
-        return EXACT_DISTANCE
+        return EXACT_DISTANCE_LABEL
     return f"exact in {exact_share.value:.0%}, else found"
 
 
@@ -278,11 +287,11 @@ def _prefix_question_name(chart: Chart) -> Chart:
 # --- rank correlation of attention with importance ------------------------------------
 
 
-BIN_WIDTH = 0.1
-"""Bin width for histograms of Kendall's τ."""
+TAU_BIN_WIDTH = 0.1
+"""Width of the bins in histograms of Kendall's τ."""
 
-BIN_EDGES = np.linspace(-1, 1, 21).round(10)
-"""Bin edges for histograms of Kendall's τ, from -1 to 1."""
+TAU_BIN_EDGES = np.linspace(-1, 1, 21).round(10)
+"""Edges of the bins in histograms of Kendall's τ: -1, -0.9, …, 1."""
 
 TAU_CHARTS = {
     "leave_one_out": Chart(
@@ -295,7 +304,7 @@ TAU_CHARTS = {
         y_label="share of texts",
         series=(),
         x_range=(-1.0, 1.0),
-        bin_width=BIN_WIDTH,
+        bin_width=TAU_BIN_WIDTH,
     ),
     "gradient": Chart(
         key="tau_gradient",
@@ -307,7 +316,7 @@ TAU_CHARTS = {
         y_label="share of texts",
         series=(),
         x_range=(-1.0, 1.0),
-        bin_width=BIN_WIDTH,
+        bin_width=TAU_BIN_WIDTH,
     ),
 }
 """Template for the histogram of Kendall's τ, by importance measure.
@@ -341,9 +350,9 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
 def _build_histogram_series(group: TextGroup, column: str) -> Series:
     """Build a series with the proportion of a group's texts in each bin."""
     taus = group.values.get_defined_values(column)
-    counts, _ = np.histogram(taus, BIN_EDGES)
+    counts, _ = np.histogram(taus, TAU_BIN_EDGES)
     shares = counts / len(taus)
-    lower_edges = tuple(BIN_EDGES[:-1].tolist())
+    lower_edges = tuple(TAU_BIN_EDGES[:-1].tolist())
     return Series(group.name, lower_edges, tuple(shares.tolist()), n=tuple(counts.tolist()))
 
 
@@ -373,11 +382,11 @@ def _describe_taus(
 # --- change of the output, or of attention, by the largest attention weight -----------
 
 
-ERROR_BARS = "middle half of the texts"
-"""Legend entry for error bars around medians, from the first to the third quartile."""
+ERROR_BAR_LABEL = "middle half of the texts"
+"""Legend label for error bars from the first to the third quartile of the texts."""
 
 MAX_WEIGHT_LABEL = "largest attention weight of the text"
-"""Axis label in charts that bin texts by their largest attention weight."""
+"""Axis label in charts that group texts by their largest attention weight."""
 
 PERMUTATION_CHART = Chart(
     key="permutation_by_max_attention",
@@ -388,7 +397,7 @@ PERMUTATION_CHART = Chart(
     x_label=MAX_WEIGHT_LABEL,
     y_label="output change, median over shuffles",
     series=(),
-    bars=ERROR_BARS,
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
 """Template for the chart of shuffling effects; each audit adds its sentences and values."""
@@ -402,7 +411,7 @@ DISTANCE_BY_WEIGHT_CHART = Chart(
     x_label=MAX_WEIGHT_LABEL,
     y_label="ε-max JSD",
     series=(),
-    bars=ERROR_BARS,
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 0.7),
 )
 """Template for the chart of adversarial distances by largest attention weight.
@@ -461,7 +470,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
             f"The median for the most distant attention is {ceiling:.2f}. The closer the distance is "
             "to it, the less the output determines the weights."
         )
-    bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE else "at least "
+    bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE_LABEL else "at least "
     return replace(
         DISTANCE_BY_WEIGHT_CHART,
         title=f"{DISTANCE_BY_WEIGHT_CHART.title} {epsilon}",
@@ -525,20 +534,30 @@ def _format_text_count(n_texts: int) -> str:
 # --- distances of other attention with the same output --------------------------------
 
 
-LN_2 = math.log(2)
-"""Largest possible Jensen-Shannon divergence, in nats."""
+MAX_JS_DIVERGENCE = math.log(2)
+"""Largest possible Jensen-Shannon divergence: ln 2 nats."""
 
-DISTANCE_GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
-"""Attention distances at which a chart counts texts: 0 to ln 2 nats (Jensen-Shannon divergence)."""
+DISTANCE_AXIS = np.append(np.arange(0, 0.69, 0.02).round(2), MAX_JS_DIVERGENCE)
+"""Positions on the x axis of the chart of attention distances: 0, 0.02, …, ln 2 nats.
+
+At each position, the chart shows how many texts have at least this distance.
+"""
 
 DISTANCE_TOLERANCE = 1e-9
-"""Tolerance for rounding errors in comparisons of distances, in nats."""
+"""Attention distances are treated as equal if they differ by at most this many nats.
+
+Such a difference may be a rounding error.
+"""
 
 PAPER_EPSILONS = (0.01, 0.05)
-"""Allowed output changes ε in the papers that introduced adversarial attention."""
+"""Values of ε in the papers that introduced adversarial attention. ε is the largest change of the
+output that a test allows. Charts draw these values if they were tested.
+"""
 
 MAX_EPSILONS = 3
-"""Maximum number of allowed output changes ε in a chart, if no paper used any of the measured ones."""
+"""Maximum number of values of ε in a chart, if none of the tested values is in ``PAPER_EPSILONS``.
+ε is the largest change of the output that a test allows.
+"""
 
 DISTANCE_CHART = Chart(
     key="adversarial_distance",
@@ -549,7 +568,7 @@ DISTANCE_CHART = Chart(
     x_label="JSD from the model's attention, nats",
     y_label="share of texts with at least this distance",
     series=(),
-    x_range=(0.0, LN_2),
+    x_range=(0.0, MAX_JS_DIVERGENCE),
     y_range=(0.0, 1.0),
 )
 """Template for the chart of adversarial distances; each audit adds its sentences and values."""
@@ -610,16 +629,16 @@ def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Ser
     """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
     # For each distance on the grid, searchsorted counts the texts with a smaller value.
-    n_reaching = len(values) - np.searchsorted(values, DISTANCE_GRID - DISTANCE_TOLERANCE)
+    n_reaching = len(values) - np.searchsorted(values, DISTANCE_AXIS - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
-    return Series(name, tuple(DISTANCE_GRID.tolist()), tuple(shares.tolist()))
+    return Series(name, tuple(DISTANCE_AXIS.tolist()), tuple(shares.tolist()))
 
 
 def _describe_distances(
     evidence: SiteEvidence, epsilons: list[str], distance_type: str
 ) -> tuple[str, ...]:
     """Return sentences about the median distances and their exactness."""
-    bound = "" if distance_type == EXACT_DISTANCE else "at least "
+    bound = "" if distance_type == EXACT_DISTANCE_LABEL else "at least "
     clauses = []
     for epsilon in epsilons:
         median = _compute_median(evidence, f"epsilon_max_jsd@{epsilon}")
@@ -633,7 +652,7 @@ def _describe_distances(
         ceiling = _compute_median(evidence, "largest_jsd")
         sentence += f"; {ceiling:.2f} if the output may change by any amount"
     exactness = {
-        EXACT_DISTANCE: "These are exact maxima.",
+        EXACT_DISTANCE_LABEL: "These are exact maxima.",
         "found": "These are the largest distances that a search found, so lower bounds.",
     }.get(distance_type, f"They are {distance_type}, which is a lower bound.")
     return (
@@ -651,14 +670,17 @@ def _compute_median(evidence: SiteEvidence, column: str) -> float:
 # --- erasure of the largest weight ----------------------------------------------------
 
 
-MAX_POINTS = 300
-"""Maximum number of texts drawn as points in a chart; if there are more, a random sample is drawn."""
+MAX_TEXT_POINTS = 300
+"""Maximum number of texts that a chart draws as points.
 
-ERASURE_STATISTICS = ("delta_attention", "delta_js")
-"""Statistics in the chart that compares erasing the largest attention weight with another one.
+If an audit has more texts, the chart draws a random sample of them.
+"""
 
-On the x axis: difference between the two weights. On the y axis: difference between the two output
-changes (Jensen-Shannon divergence, in nats).
+ERASURE_CHART_STATISTICS = ("delta_attention", "delta_js")
+"""Names of the statistics on the x axis and the y axis of the erasure chart.
+
+The chart compares erasing the largest attention weight with erasing another weight. The x axis is
+the difference between the two weights. The y axis is the difference between the two output changes.
 """
 
 ERASURE_CHART = Chart(
@@ -689,9 +711,9 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     Returns:
         The chart; None if erasure was not tested.
     """
-    if not set(ERASURE_STATISTICS) <= set(evidence.values):
+    if not set(ERASURE_CHART_STATISTICS) <= set(evidence.values):
         return None
-    gap, js = (evidence.values.get_values(name) for name in ERASURE_STATISTICS)
+    gap, js = (evidence.values.get_values(name) for name in ERASURE_CHART_STATISTICS)
     is_known = ~np.isnan(gap + js)
     if not is_known.any():
         return None
@@ -706,7 +728,7 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
 
 def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
     """Build a series with a point for each text, or for a random sample if there are many texts."""
-    selection = draw_sample(range(len(ids)), ids, MAX_POINTS)
+    selection = draw_sample(range(len(ids)), ids, MAX_TEXT_POINTS)
     name = "texts"
     if len(selection) < len(ids):
         name = f"texts ({len(selection)} of {len(ids)}, drawn at random)"
@@ -750,30 +772,37 @@ def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
 
 
 SMALLEST_SET_STATISTIC = "minimal_fraction"
-"""Statistic for the proportion of tokens in the smallest set whose erasure flips the decision."""
+"""Name of the statistic for the smallest set of tokens whose erasure flips the decision.
 
-RANKING_SERIES_NAME = "in the order of a ranking"
-"""Legend entry for the number of tokens that must be erased in the order of each ranking."""
+Its value is the proportion of tokens in this set.
+"""
 
-SMALLEST_SET = "smallest set"
-"""Axis label for the smallest token set whose erasure flips the decision (exact minimum)."""
+RANKING_SERIES_LABEL = "in the order of a ranking"
+"""Legend label for the number of tokens that are erased in a ranking's order to flip the decision.
+"""
 
-BEST_TRIED_RANKING = "best ranking of each text"
-"""Axis label for the fewest tokens that any tested ranking erases before the decision flips."""
+SMALLEST_SET_LABEL = "smallest set"
+"""Axis label for the smallest set of tokens whose erasure flips the decision."""
 
-MINIMUM_SERIES_NAMES = {
-    SMALLEST_SET: "exact minimum",
-    BEST_TRIED_RANKING: "minimum of the tested rankings",
+BEST_RANKING_LABEL = "best ranking of each text"
+"""Axis label for the ranking that flips the decision of a text with the fewest erased tokens.
+
+It is used if the smallest set of tokens is unknown.
+"""
+
+MINIMUM_SERIES_LABELS = {
+    SMALLEST_SET_LABEL: "exact minimum",
+    BEST_RANKING_LABEL: "minimum of the tested rankings",
 }
-"""Legend entry for the minimum number of erased tokens, by its axis label."""
+"""Maps the axis label of the smallest number of erased tokens to its legend label."""
 
-DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
-"""Words for the orders that are compared in the sentence about tokens erased before a flip."""
+ERASURE_ORDER_NAMES = {"attention": "attention's order", "random": "a random order"}
+"""Maps the ranking by which tokens are erased to its name in the caption of a chart."""
 
 OPTIMAL_RANKING = "margin"
-"""Ranking by margin, which always finds the smallest token set that flips the decision.
+"""Key of the ranking by margin, which flips the decision with the fewest erased tokens.
 
-The chart does not draw it as a ranking but as "smallest set".
+The chart omits this ranking, because its number is also drawn as "smallest set".
 """
 
 FLIP_CHART = Chart(
@@ -814,8 +843,8 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
         for key, name in statistics_by_ranking.items()
     )
     series = [
-        build_median_series(RANKING_SERIES_NAME, ranking_values),
-        build_median_series(MINIMUM_SERIES_NAMES[minimum_name], [(minimum_name, minimum)]),
+        build_median_series(RANKING_SERIES_LABEL, ranking_values),
+        build_median_series(MINIMUM_SERIES_LABELS[minimum_name], [(minimum_name, minimum)]),
     ]
     return replace(
         FLIP_CHART,
@@ -836,10 +865,10 @@ def _compute_minimum(
         minimum: proportion of tokens for each text, [texts].
     """
     if SMALLEST_SET_STATISTIC in evidence:
-        return SMALLEST_SET, evidence.values.get_values(SMALLEST_SET_STATISTIC)
+        return SMALLEST_SET_LABEL, evidence.values.get_values(SMALLEST_SET_STATISTIC)
     names = [name for key, name in statistics_by_ranking.items() if key != "random"]
     names = names or list(statistics_by_ranking.values())
-    return BEST_TRIED_RANKING, reduce(np.fmin, map(evidence.values.get_values, names))
+    return BEST_RANKING_LABEL, reduce(np.fmin, map(evidence.values.get_values, names))
 
 
 def _describe_flips(
@@ -847,14 +876,14 @@ def _describe_flips(
 ) -> tuple[str, ...]:
     """Return sentences that compare attention, a random order, and the minimum."""
     clauses = []
-    for key, order in DESCRIBED_ORDERS.items():
+    for key, order in ERASURE_ORDER_NAMES.items():
         mean = evidence.estimate_mean(f"fraction_to_flip@{key}")
         if mean.n:
             clauses.append(f"{format_estimate(mean)} of the tokens in {order}")
     n_flipped = int((~np.isnan(minimum)).sum())
     n_tested = [evidence.estimate_mean(name).n for name in ("no_set_flips", "no_order_flips")]
     n_texts = max(filter(None, n_tested), default=len(evidence.values))
-    cause = "some set" if minimum_name == SMALLEST_SET else "some tested order"
+    cause = "some set" if minimum_name == SMALLEST_SET_LABEL else "some tested order"
     sentences = [
         f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}; the "
         f"{minimum_name} needs {np.nanmean(minimum):.2f} (means over the {n_flipped} of {n_texts} "

@@ -27,13 +27,13 @@ from hf_attnprobe.documents.formats import DocumentedResult, format_json
 from hf_attnprobe.plots.chart import HeatMap
 from hf_attnprobe.reports.audit_document import GLOSSARY
 from hf_attnprobe.reports.head_tables import (
-    EFFECT_MAP,
+    EFFECT_MAP_KEY,
     EFFECT_TITLE,
     build_head_map,
     format_head,
 )
 from hf_attnprobe.reports.paired_differences import (
-    UNDECIDED,
+    UNCLEAR_DIFFERENCE_TEXT,
     ComparedQuestion,
     ComparedStatistic,
     Setting,
@@ -53,7 +53,10 @@ from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
 COMPARISON_SCHEMA_VERSION = 2
-"""Version of the JSON format for comparisons; it changes if a key is removed or gets a new meaning."""
+"""Version of the JSON format of comparisons.
+
+It changes if a key is removed or gets a new meaning.
+"""
 
 
 @dataclass(frozen=True)
@@ -192,13 +195,13 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
     """
     if len(reports) < 2:
         raise AttnProbeError(
-            f"a comparison needs at least two audits, got {len(reports)}; add another folder"
+            f"expected at least two audits to compare, got {len(reports)}. Add another folder."
         )
     for report in reports:
         if not len(report.rows):
             raise AttnProbeError(
-                f"the report of {report.model} has no rows to compare; read it from its folder with "
-                "read_audit"
+                f"the report of {report.model} contains no rows to compare. Read the report from its "
+                "folder with read_audit, which also reads the rows."
             )
     names = choose_short_names(reports)
     shared_ids = [find_shared_texts(reports[0], report) for report in reports[1:]]
@@ -319,7 +322,7 @@ def describe_intervals(comparison: AuditComparison) -> str:
         f"hold simultaneously with 95% probability for all {n_questions} differences between "
         f"questions, and for all {n_statistics} differences between statistics (multiplier bootstrap "
         f"over texts). If an interval contains 0, or there are fewer than {MIN_TEXTS} texts, the "
-        f"audits {UNDECIDED}."
+        f"audits {UNCLEAR_DIFFERENCE_TEXT}."
     )
 
 
@@ -390,7 +393,7 @@ def _format_difference(difference: Difference | None) -> Cell:
     if difference is None or not difference.n:
         return "not compared"
     if not difference.has_clear_sign:
-        return UNDECIDED
+        return UNCLEAR_DIFFERENCE_TEXT
     direction = "higher:" if difference.value > 0 else "lower:"
     interval = difference.simultaneous
     return FormattedNumber(difference.value, interval, digits=2, sign="+", prefix=direction)
@@ -417,7 +420,7 @@ def _build_question_section(comparison: AuditComparison, question: ComparedQuest
 
 
 NOT_COMPARED_NOTE = "The numbers for this question are not compared"
-"""Note for a question without a number that at least two audits measured."""
+"""Note for a question without a number that can be compared between two audits."""
 
 
 # --- maps of heads ----------------------------------------------------------------------
@@ -444,7 +447,7 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
         }
         if known_differences:
             yield build_head_map(
-                f"{EFFECT_MAP}_difference_{number + 1}",
+                f"{EFFECT_MAP_KEY}_difference_{number + 1}",
                 f"{EFFECT_TITLE}: {name} minus {first_name}",
                 {
                     site: Estimate(difference.value, difference.simultaneous)
@@ -490,4 +493,7 @@ REPETITION_NOTE = (
     "report with the audits' folders. For every statistic of every head with its difference, run "
     "attnprobe report FOLDER FOLDER --output numbers.csv."
 )
-"""Last paragraph of a comparison's report: how to repeat the audits and the comparison."""
+"""Last paragraph of a comparison's report.
+
+It explains how to repeat the audits and the comparison.
+"""

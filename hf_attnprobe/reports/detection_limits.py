@@ -27,14 +27,17 @@ from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import find_differences
 
 
-SPIKE_FILE = "spike_in.json"
-"""Name of the file in which ``attnprobe detection-limit`` stores the model and its fingerprints."""
+DETECTION_LIMITS_FILE = "spike_in.json"
+"""Name of the file in which ``attnprobe detection-limit`` stores its results."""
 
 ROWS_FILE = "rows.csv"
-"""Name of the file with the measured values for each head, size of planted effect, and text."""
+"""Name of the file with the single measurements of ``attnprobe detection-limit``.
 
-REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
-"""End of error messages about missing or damaged files: how to repeat the measurement."""
+It has one row for each head, text, and size of the planted effect.
+"""
+
+REPEAT_ADVICE = "Run attnprobe detection-limit again with another folder."
+"""Advice at the end of error messages about missing or damaged files."""
 
 
 class DetectionLimitRecord(TypedDict):
@@ -91,23 +94,24 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
         AttnProbeError: If the folder has no such measurements, they are for another model, or the
             file has changed.
     """
-    record = read_json(Path(folder) / SPIKE_FILE, DetectionLimitRecord, REPEAT_ADVICE)
+    path = Path(folder) / DETECTION_LIMITS_FILE
+    record = read_json(path, DetectionLimitRecord, "run attnprobe detection-limit again")
     differences = find_differences(identity, record["fingerprints"])
     if differences:
         raise AttnProbeError(
-            f"the detection limits in {folder} were measured for {record['model']} with another "
-            f"{' and '.join(differences).replace('_', ' ')}; run attnprobe detection-limit for the "
-            "audited model"
+            f"the detection limits in {folder} do not fit this audit. They were measured for "
+            f"{record['model']} with another {' and '.join(differences).replace('_', ' ')}. Run "
+            "attnprobe detection-limit for the audited model."
         )
     try:
         content = (Path(folder) / ROWS_FILE).read_bytes()
     except OSError as error:
         raise AttnProbeError(
-            f"cannot read the measured detection limits ({error}); {REPEAT_ADVICE}"
+            f"cannot read the measured detection limits ({error}). {REPEAT_ADVICE}"
         ) from error
     if hashlib.sha256(content).hexdigest() != record["rows_sha256"]:
         raise AttnProbeError(
-            f"{Path(folder) / ROWS_FILE} has changed since it was written; {REPEAT_ADVICE}"
+            f"{Path(folder) / ROWS_FILE} has changed since it was written. {REPEAT_ADVICE}"
         )
     return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 

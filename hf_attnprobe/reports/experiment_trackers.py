@@ -15,7 +15,7 @@ from hf_attnprobe.statistics.verdicts import Finding
 
 
 METRIC_PREFIX = "attention_faithfulness/"
-"""Prefix of the metric names in experiment trackers, as in "attention_faithfulness/effect"."""
+"""Prefix of metric names in experiment trackers, as in "attention_faithfulness/effect"."""
 
 MLFLOW_PAGE_FILE = "attention_faithfulness.html"
 """Name of the file in which MLflow stores the HTML report."""
@@ -84,8 +84,8 @@ def log_metrics(
         TRACKERS[tracker](metrics, page, step)
     except ModuleNotFoundError as error:
         raise AttnProbeError(
-            f"the tracker {tracker} needs the package {error.name}, which is not installed; run "
-            f"pip install {error.name}"
+            f"tracker '{tracker}' needs the package {error.name}. Install it with "
+            f"'pip install {error.name}'."
         ) from error
 
 
@@ -120,4 +120,4 @@ TRACKERS = {
     "wandb": _log_to_wandb,
     "mlflow": _log_to_mlflow,
 }
-"""Function that logs metrics and the report, for each supported experiment tracker."""
+"""Maps the name of an experiment tracker to the function that logs metrics and the report to it."""

@@ -45,25 +45,28 @@ from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
 
 
 SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
-"""Explanation of the faithfulness scale; ``{units}`` becomes the audited units, such as "words"."""
+"""Explanation of the faithfulness scale.
+
+``{units}`` is replaced by the audited units, such as "words".
+"""
 
 NO_QUESTION_REASON = (
     "No question about the attention as a whole was tested: heads were tested one by one, or too "
     "few tests were run."
 )
-"""Reason for an open answer if no test concerned the attention as a whole."""
+"""Reason for the answer "cannot say" if no test concerned the attention as a whole."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
     "them. Omit the answers to audit those that the model generates."
 )
-"""Reason for an open answer if the model generates none of the answers that the user provided."""
+"""Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
-PRIMARY_ROWS = ("users", "time", "model")
-"""Keys of the sentences that an HTML report displays at first.
+PRIMARY_SENTENCES = ("users", "time", "model")
+"""Keys of the sentences that an HTML report displays at first. Readers click to see the others.
 
-They contain the advice for users, the time limit and the model. Readers click to see the others.
+They contain the advice for users, the time limit and the model.
 """
 
 
@@ -88,7 +91,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         "model": _describe_model(report),
     }
     sentence_rows = [
-        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_ROWS)
+        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_SENTENCES)
         for name, sentence in sentences.items()
         if sentence
     ]
@@ -168,7 +171,7 @@ def describe_source_hits(report: AuditResult) -> str | None:
 BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
-"""Advice if the model predicts no better than guessing, so that there is nothing to explain."""
+"""Advice for a model that predicts no better than guessing."""
 
 
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
@@ -300,10 +303,10 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
 
 
 LARGE_EFFECT_RATIO = 2.0
-"""Ratio of two effects of shuffled attention above which a report states both.
+"""A report states two effects of shuffling attention if one is larger by this factor.
 
-It is the effect at the standard temperature, at which the model would be 95% sure, divided by the
-effect at the model's own temperature.
+One effect is measured on the model itself. The other is measured at the standard temperature, at
+which the model would be 95% sure of its predictions.
 """
 
 
@@ -382,7 +385,7 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
 
 
 RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
-"""Advice on continuing an audit that its time limit (``--time``) ended early."""
+"""Advice on resuming an audit that stopped at its time limit (``--time``)."""
 
 
 def has_stopped_early(
@@ -394,10 +397,6 @@ def has_stopped_early(
         stopping: entry "stopping" in the provenance; None without a time limit.
     """
     return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
-
-
-SKIPPED_PARTS = "accuracy after removing heads together, all but three example texts"
-"""Parts of a report that an audit omits after its time limit, because they run the model again."""
 
 
 def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
@@ -422,7 +421,8 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
         f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} texts.",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
-        f"Not run within the time limit: {SKIPPED_PARTS}.",
+        "Not run within the time limit: accuracy after removing heads together, all but three example "
+        "texts.",
     ]
 
 
@@ -508,7 +508,10 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
 
 
 MAX_MODEL_NAME_LENGTH = 40
-"""Maximum length of model names in a report's summary, in characters; longer ones are shortened."""
+"""Maximum length, in characters, of a model name in a report's summary.
+
+Longer names are shortened.
+"""
 
 
 # --- rankings on the same scale ------------------------------------------------------------------

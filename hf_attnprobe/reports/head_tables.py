@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.head_ablation import PruneCurve
     from hf_attnprobe.reports.result import AuditResult
 
-EDIT_NAMES = {
+EDIT_COLUMN_TITLES = {
     "median_tvd": "shuffled",
     "uniform_tvd": "made uniform",
     "zero_tvd": "zeroed",
     "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""How a head was edited (column title), for each statistic that measures the effect of an edit."""
+"""Maps each statistic about an edit of a head to its column title, which describes the edit."""
 
 
 def format_head(site: LayerHead) -> str:
@@ -127,7 +127,10 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
 # --- a summary in words -----------------------------------------------------------------------------
 
 MAX_NAMED_HEADS = 5
-"""Maximum number of faithful heads that a report's sentence names; it counts the others."""
+"""Maximum number of faithful heads that a sentence in a report names.
+
+The sentence only counts the others.
+"""
 
 
 def describe_important_heads(report: "AuditResult") -> str:
@@ -213,14 +216,14 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
 # --- maps: layers as rows and heads as columns --------------------------------------------
 
 
-FAITHFULNESS_MAP = "heads_faithfulness"
+FAITHFULNESS_MAP_KEY = "heads_faithfulness"
 """Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
-EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
+EFFECT_MAP_KEY = f"heads_{EFFECT_STATISTIC}"
 """Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the heat map of the heads' effects on the output."""
+"""Title of the heat map of the effects of single heads."""
 
 
 class HeadMapSpec(NamedTuple):
@@ -244,14 +247,14 @@ class HeadMapSpec(NamedTuple):
 HEAD_MAP_SPECS = (
     HeadMapSpec(
         rule="faithfulness",
-        key=FAITHFULNESS_MAP,
+        key=FAITHFULNESS_MAP_KEY,
         title="Faithfulness of single heads",
         aside="A head without any effect explains nothing, even if it is faithful.",
         centre=0.0,
     ),
     HeadMapSpec(
         rule="effect",
-        key=EFFECT_MAP,
+        key=EFFECT_MAP_KEY,
         title=EFFECT_TITLE,
         aside="Single heads may have little effect because other heads compensate for them.",
     ),
@@ -352,14 +355,17 @@ def _describe_largest_head(numbers: Mapping[LayerHead, Estimate]) -> str:
 # --- parts of a prediction, and names of sites --------------------------------------------
 
 
-PART_COLUMNS = {
+PART_COLUMN_TITLES = {
     "median_tvd_of": "change when shuffled",
     "uniform_tvd_of": "change when made uniform",
 }
-"""Column title for each statistic that measures the change of single labels when attention is edited."""
+"""Maps each statistic about the parts of a prediction to its column title in a report's table.
+
+A part is, for example, one label. The statistics measure how much an edit of attention changes it.
+"""
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of parts of a prediction, such as labels, that a report's table lists."""
+"""Maximum number of parts of a prediction, such as labels, in a report's table."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
@@ -376,7 +382,7 @@ def build_parts_section(statistics: Sequence[Statistic]) -> Section:
     for s in statistics:
         is_all_attention = s.site == ALL_ATTENTION_SITE or not has_many_heads
         family, _, part = s.statistic.partition("@")
-        if s.n and is_all_attention and family in PART_COLUMNS and s.group == ALL_TEXTS_GROUP:
+        if s.n and is_all_attention and family in PART_COLUMN_TITLES and s.group == ALL_TEXTS_GROUP:
             columns.setdefault(family, {})[part] = s
     parts = list(dict.fromkeys(chain.from_iterable(columns.values())))
     parts.sort(key=lambda part: -max(column[part].mean for column in columns.values()))
@@ -391,7 +397,7 @@ def build_parts_section(statistics: Sequence[Statistic]) -> Section:
         f"first.{omission}"
     )
     title = "Change of each part of the prediction when all attention is edited"
-    table = Table(["part", *(PART_COLUMNS[family] for family in columns)], rows)
+    table = Table(["part", *(PART_COLUMN_TITLES[family] for family in columns)], rows)
     return Section(title, [table, note] if rows else [])
 
 
@@ -446,7 +452,7 @@ HEAD_TABLE_NOTE = (
 """Explanation for the table of heads in a report."""
 
 MAX_LISTED_HEADS = 40
-"""Maximum number of single heads in a report's table; its heat maps display all heads."""
+"""Maximum number of single heads in a report's table. Its heat maps display all heads."""
 
 
 def build_head_table(report: "AuditResult") -> Table:
@@ -458,11 +464,12 @@ def build_head_table(report: "AuditResult") -> Table:
         report: the audit's result.
     """
     # This import loads torch, which drawing charts alone does not need.
-    from hf_attnprobe.faithfulness.head_roles import ROLES
+    from hf_attnprobe.faithfulness.head_roles import ATTENTION_PATTERNS
 
     evaluations = {evaluation.site: evaluation for evaluation in report.head_evaluations}
     role_columns = {
-        role.replace("_", " "): index_by_site(report.statistics, role) for role in ROLES
+        role.replace("_", " "): index_by_site(report.statistics, role)
+        for role in ATTENTION_PATTERNS
     }
     zeroed = index_by_site(report.statistics, "zero_tvd")
     all_columns: dict[str, Mapping[LayerHead, Cell]] = {
@@ -518,7 +525,7 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
     """
     zeroing_intervals = compute_head_intervals(report.rows.build_head_frame("zero_tvd"))
     columns: dict[str, dict[LayerHead, Cell]] = {}
-    for statistic_name, edit_name in EDIT_NAMES.items():
+    for statistic_name, edit_name in EDIT_COLUMN_TITLES.items():
         if statistic_name == "median_tvd":
             continue
         intervals = zeroing_intervals if statistic_name == "zero_tvd" else {}

@@ -16,7 +16,7 @@ from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.input_erasure import ERASURE_CAUTION
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.head_tables import (
-    PART_COLUMNS,
+    PART_COLUMN_TITLES,
     format_site,
     has_several_heads,
 )
@@ -36,7 +36,10 @@ from hf_attnprobe.statistics.summary import (
 # --- comparisons of rankings ----------------------------------------------------------------------
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Largest Holm-corrected p-value for which a report calls a difference between rankings clear."""
+"""A report calls a difference between rankings clear if its p-value is at most this level.
+
+The p-value is Holm-corrected.
+"""
 
 COMPARISON_NOTE = (
     "Each line compares two rankings on the same texts. All p-values are two-sided: a sign-flip "
@@ -45,14 +48,15 @@ COMPARISON_NOTE = (
     "one of the rankings are dropped; the column “dropped” counts them. The last column is "
     "Holm-corrected for the {n} comparisons of this test."
 )
-"""Explanation below every table that compares rankings; ``{n}`` is the number of comparisons."""
+"""Explanation below a table that compares rankings. ``{n}`` is the number of comparisons."""
 
 ERASURE_COMPARISON_NOTE = (
-    "Rankings are compared on texts whose decision can be flipped by erasing some token set or, if "
-    "this is unknown, by some tested order. If a ranking never flips such a text, it counts as erasing "
-    "all tokens, and in the sign test as needing more removals."
+    "Rankings are compared only on texts whose decision flips if some set of tokens is erased. If "
+    "this is unknown, they are compared on texts whose decision flips in some tested order. A ranking "
+    "that never flips the decision counts as erasing all tokens. In the sign test, it counts as "
+    "needing more removals."
 )
-"""Further explanation below the table that compares rankings in the test "erasure"."""
+"""Explanation of the texts and counts in the comparison of rankings by the test "erasure"."""
 
 TEST_LIMITATIONS = {
     "erasure": (
@@ -104,23 +108,28 @@ def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
 
 # --- user-provided scores -------------------------------------------------------------------------
 
-USER_SCORES_KEY = "scores_fingerprint"
-"""Key of the scores' fingerprint in the provenance, if the audit evaluates user-provided scores."""
+SCORES_FINGERPRINT_KEY = "scores_fingerprint"
+"""Key in the provenance for the fingerprint of user-provided scores.
+
+Only audits of such scores have it.
+"""
 
 LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
-"""Statistics for which a lower value means a better ranking."""
+"""Names of statistics for which a lower value means a better ranking."""
 
-CHANCE_RANKING = "given_moved"
-"""Name of the baseline ranking for user-provided scores: the same scores, moved to other tokens of
-each text."""
+CHANCE_SCORES_KEY = "given_moved"
+"""Key of the chance level with which user-provided scores are compared.
+
+``"given_moved"`` means the given scores, moved to other tokens of the same text.
+"""
 
 USER_SCORES_NOTE = (
-    "Each measure of the user-provided scores is compared with the same scores at other tokens of "
-    "each text (chance) and with attention, paired by text. Better and worse mean p ≤ .05, "
+    "The user-provided scores are compared with chance and with attention, paired by text. Chance "
+    "means the same scores at other tokens of each text. Better and worse mean p ≤ .05, "
     "Holm-corrected within a test. Lower is better for "
     f"{', '.join(LOWER_IS_BETTER)}."
 )
-"""Explanation below the table of user-provided scores."""
+"""Explanation below the table that compares user-provided scores with chance and with attention."""
 
 
 def build_user_scores_blocks(report: AuditResult) -> list[Block]:
@@ -133,7 +142,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
         The table with its explanation; empty if the audit evaluates no user-provided scores.
     """
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {}
-    for c in report.comparisons if USER_SCORES_KEY in report.provenance else ():
+    for c in report.comparisons if SCORES_FINGERPRINT_KEY in report.provenance else ():
         if c.first == "given" and c.method == "permutation":
             comparisons.setdefault((c.test, c.statistic), {})[c.second] = c
     if not comparisons:
@@ -154,7 +163,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
             [
                 f"{test}: {statistic}",
                 mean,
-                _format_comparison(by_ranking.get(CHANCE_RANKING), min_texts),
+                _format_comparison(by_ranking.get(CHANCE_SCORES_KEY), min_texts),
                 _format_comparison(attention, min_texts),
             ]
         )
@@ -218,7 +227,7 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
 
 
 MAX_LISTED_STATISTICS = 150
-"""Maximum number of statistics in a report's table; exported files contain all of them."""
+"""Maximum number of statistics in a report's table. Exported files contain all of them."""
 
 
 def build_numbers_section(report: AuditResult) -> Section:
@@ -294,7 +303,7 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
         s
         for s in report.statistics
         if (s.group == ALL_TEXTS_GROUP or not is_ranking_statistic(s))
-        and s.statistic.partition("@")[0] not in PART_COLUMNS
+        and s.statistic.partition("@")[0] not in PART_COLUMN_TITLES
     ]
     has_many_heads = has_several_heads(report.statistics)
     # Each filter is applied only if the list is still too long.

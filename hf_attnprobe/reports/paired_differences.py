@@ -41,10 +41,11 @@ SiteKey = tuple[str, str, int, int]
 """Key of a statistic at one site: test, statistic, layer and head."""
 
 SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
-"""Pattern for statistics that a comparison skips: p-values, single random orders, single units."""
+"""Pattern for statistics that a comparison skips: p-values, single random orders and single units.
+"""
 
-UNDECIDED = "cannot be told apart"
-"""Words printed instead of a difference between audits if its confidence interval contains 0."""
+UNCLEAR_DIFFERENCE_TEXT = "cannot be told apart"
+"""Text for a difference between two audits if its confidence interval contains 0."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Setting:
 
 
 OPTION_PREFIX = "options: "
-"""Beginning of the names of settings that are options of a test."""
+"""Prefix of the names of settings that are options of a test."""
 
 MEANING_SETTINGS = {
     "level": "level",
@@ -150,7 +151,7 @@ If one of these settings differs between two audits, only their accuracy is comp
 """
 
 UNSET_VALUES = (None, "", "none", "default")
-"""Values of a setting that count as "not specified" if the settings of two audits are compared."""
+"""Values of a setting that count as "not specified" when two audits are compared."""
 
 
 def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from hf_attnprobe.reports.audit_document import build_audit_document, build_site
 from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
 from hf_attnprobe.reports.first_screen import describe_stopping
 from hf_attnprobe.reports.head_tables import build_head_maps
-from hf_attnprobe.reports.number_tables import USER_SCORES_KEY
+from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import (
     AuditResult,
     check_schema,
@@ -32,7 +32,7 @@ from hf_attnprobe.reports.result import (
 from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.checks import find_contradictions
 from hf_attnprobe.statistics.differences import compare_rankings
-from hf_attnprobe.statistics.estimates import MANY_TEXTS
+from hf_attnprobe.statistics.estimates import MAX_RESAMPLED_TEXTS
 from hf_attnprobe.statistics.rows import (
     COLUMN_FIELDS,
     PREDICTION_TEST,
@@ -237,10 +237,10 @@ class Report(AuditResult, DocumentedResult):
 
 
 MANY_TEXTS_NOTE = (
-    f"Normal approximations: with more than {MANY_TEXTS:,} texts, nothing is resampled. P-values of "
-    "paired tests, the interval of R², and simultaneous intervals of many heads assume normal means."
+    f"With more than {MAX_RESAMPLED_TEXTS:,} texts, normal approximations replace resampling. They are used "
+    "for p-values of paired tests, for the interval of R², and for simultaneous intervals of heads."
 )
-"""Note in reports of audits with so many texts that intervals use a normal approximation."""
+"""Note in reports of audits with so many texts that nothing is resampled."""
 
 
 def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
@@ -260,9 +260,9 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
     if stopping is not None:
         statistics = correct_undefined_counts(statistics, rows)
     comparison_options: dict[str, Any] = {}
-    if USER_SCORES_KEY in provenance:
+    if SCORES_FINGERPRINT_KEY in provenance:
         comparison_options = {"against": "given", "site": find_model_site(rows)}
-    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MANY_TEXTS else []
+    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MAX_RESAMPLED_TEXTS else []
     return dataclasses.replace(
         report,
         statistics=statistics,
@@ -349,7 +349,7 @@ def check_distinct_folders(folders: Sequence[str | Path]) -> None:
     resolved_folders = [Path(folder).resolve() for folder in folders]
     for resolved, folder in zip(resolved_folders, folders, strict=True):
         if resolved_folders.count(resolved) > 1:
-            raise AttnProbeError(f"the audit {folder} is listed twice; list each folder once")
+            raise AttnProbeError(f"the folder {folder} is listed twice. List each folder once.")
 
 
 def _parse_summary(data: Mapping) -> Report:
@@ -390,7 +390,10 @@ def format_page_line(folder: str | Path | None) -> str:
 
 
 SUMMED_COUNTS = ("truncated", "skipped_empty")
-"""Numbers of truncated and skipped texts in the provenance, which are added when shares are joined."""
+"""Keys of the numbers of truncated and skipped texts in the provenance.
+
+These numbers are added up when the shares of an audit are joined.
+"""
 
 
 def is_share(folder: Path) -> bool:
@@ -454,13 +457,13 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
     ]
     for identity in identities:
         # User-provided scores differ between shares, because each share has its own texts.
-        identity.pop(USER_SCORES_KEY, None)
+        identity.pop(SCORES_FINGERPRINT_KEY, None)
     for folder, identity in zip(folders, identities, strict=True):
         differences = find_differences(identity, identities[0])
         if differences:
             raise AttnProbeError(
                 f"{folder} and {folders[0]} are not shares of one audit, because they differ in "
-                f"{', '.join(differences)}; join shares of the same audit"
+                f"{', '.join(differences)}. Join only shares of the same audit."
             )
 
 
@@ -493,8 +496,7 @@ def _describe_progress(shares: Sequence[Report]) -> list[str]:
     if len(totals) > 1 or max(counts.values()) > 1:
         share_names = ", ".join(f"{index}/{total}" for index, total in sorted(counts.elements()))
         raise AttnProbeError(
-            f"expected different shares K/N with the same N, got {share_names}; list each share of "
-            "one split once"
+            f"expected different shares K/N with the same N, got {share_names}. List each share once."
         )
     (n_shares,) = totals
     if len(counts) == n_shares:

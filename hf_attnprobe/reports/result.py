@@ -15,7 +15,7 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.verdict import (
-    QUESTION,
+    MAIN_QUESTION,
     compute_answer,
     format_conclusion,
 )
@@ -38,7 +38,7 @@ from hf_attnprobe.storage.provenance import Provenance
 
 
 SCHEMA_VERSION = "2"
-"""Schema version of a report's JSON; it changes if a key is removed or changes its meaning."""
+"""Version of the JSON format of reports. It changes if a key is removed or gets a new meaning."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _convert_verdict(report: AuditResult) -> dict:
     findings = [{key: getattr(finding, key) for key in keys} for finding in report.findings]
     conclusion = conclude(report.findings)
     return {
-        "question": QUESTION,
+        "question": MAIN_QUESTION,
         "answer": str(conclusion.answer),
         "sentence": format_conclusion(report.findings, report.words),
         "why": conclusion.why,
@@ -208,8 +208,8 @@ def check_schema(data: Mapping, path: str) -> None:
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise AttnProbeError(
-            f"{path} has schema version {version}, but this version of hf_attnprobe reads version "
-            f"{SCHEMA_VERSION}; read it with the version that wrote it, or run the audit again"
+            f"{path} has schema version {version}, but this version of hf_attnprobe can only read "
+            f"version {SCHEMA_VERSION}. Run the audit again, or read it with the version that wrote it."
         )
 
 

@@ -55,8 +55,8 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
-QUESTION = "Does attention explain these predictions?"
-"""Question that every audit answers; the main heading of a report."""
+MAIN_QUESTION = "Does attention explain these predictions?"
+"""Question that every audit answers. It is the main heading of a report."""
 
 
 def compute_findings(
@@ -166,7 +166,7 @@ def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
     score = conclusion.score
     number = "" if score is None else f" ({score.name.lower()} {score.number})"
     answer = str(conclusion.answer).capitalize()
-    return f"{QUESTION} {answer}. {format_answer_reason(findings, words).rstrip('.')}{number}."
+    return f"{MAIN_QUESTION} {answer}. {format_answer_reason(findings, words).rstrip('.')}{number}."
 
 
 def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
@@ -195,9 +195,9 @@ MAJORITY_DESCRIPTIONS = {
     "tags": "always predicting the most frequent tag",
     "choice": "always choosing the most frequent position",
 }
-"""Words for the baseline that always gives the most frequent answer, by prediction type.
+"""Maps a type of prediction to a description of always giving the most frequent answer.
 
-For all other types, the words are "always predicting the most frequent class".
+For all other types, the description is "always predicting the most frequent class".
 """
 
 ACCURACY_TEMPLATES = {
@@ -206,9 +206,10 @@ ACCURACY_TEMPLATES = {
     "span": "The model finds {share} of the starts and ends of the answers",
     "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-"""Sentence about the accuracy of models with several predictions per text, by prediction type.
+"""Maps a type of prediction to the sentence about its accuracy.
 
-``{share}`` is the proportion of correct predictions, with its confidence interval.
+These types have several predictions per text. ``{share}`` is the proportion of correct predictions,
+with its confidence interval.
 """
 
 ALL_CORRECT_TEMPLATES = {
@@ -216,7 +217,7 @@ ALL_CORRECT_TEMPLATES = {
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
-"""Continuation of the sentence about accuracy, by prediction type.
+"""Maps a type of prediction to the end of the sentence about its accuracy.
 
 ``{share}`` is the proportion of texts in which all predictions are correct.
 """
@@ -267,7 +268,7 @@ def _make_accuracy_finding(
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
-"""Placeholder for the number of a finding that was measured on no text: NaN without interval."""
+"""Number of a finding that was measured on no text: NaN without a confidence interval."""
 
 
 def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
@@ -434,7 +435,7 @@ def _format_accuracy(quality: Quality, words: Wording) -> str:
 
 
 WORSE_THAN_RANDOM = "worse than a random order of the {units}"
-"""Explanation of a faithfulness score whose confidence interval is below 0."""
+"""Explanation of a faithfulness score whose whole confidence interval is below 0."""
 
 OPEN_QUESTIONS = {
     "importance": "{units} with more attention matter more when left out",
@@ -500,9 +501,9 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
 
 
 TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
-"""Reason for an open answer if accuracy is above guessing, but its interval includes guessing.
+"""Reason for the answer "cannot say" if accuracy is above guessing, but not certainly.
 
-``{texts}`` becomes the word for the audited inputs, such as "prompts".
+``{texts}`` is replaced by the word for the audited inputs, such as "prompts".
 """
 
 
@@ -560,7 +561,7 @@ DISPLAY_CAUTIONS = {
     Answer.NO: "A heat map of it would mislead users about the predictions.",
     Answer.CANNOT_SAY: "An open answer does not mean that attention is wrong.",
 }
-"""Caution about displaying attention to users, by the audit's main answer."""
+"""Maps an answer to the caution that follows the advice on showing attention to users."""
 
 
 def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> list[str]:
@@ -619,9 +620,9 @@ def _describe_precision(importance: Finding) -> list[str]:
 
 
 MAX_SUGGESTED_TEXTS = 10_000
-"""Largest number of additional texts that a report suggests in order to settle an open answer.
+"""Maximum number of additional texts that a report suggests in order to settle an open answer.
 
-If more would be needed, the report states that the mean is too close to a threshold.
+If more texts are needed, the report states that the mean is too close to a threshold.
 """
 
 

@@ -422,7 +422,7 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
         ([audited, "--output", tmp_path / "nowhere" / "report.md"], "cannot write"),
     ):
         assert message in refused("report", *arguments)
-    with pytest.raises(AttnProbeError, match="no folder with results was passed"):
+    with pytest.raises(AttnProbeError, match="expected a folder with results, got none"):
         render_report([])
 
 
