@@ -69,7 +69,7 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.reports.detection_limits import ROWS_FILE, DETECTION_LIMITS_FILE
+from hf_attnprobe.reports.detection_limits import DETECTION_LIMITS_FILE, ROWS_FILE
 from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
     LOG_PROB_STATISTIC,
@@ -218,7 +218,9 @@ def _write_report(report: DetectionLimitReport, folder: Path) -> None:
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
-    write_json(folder / DETECTION_LIMITS_FILE, convert_fields(report, "rows") | {"rows_sha256": digest})
+    write_json(
+        folder / DETECTION_LIMITS_FILE, convert_fields(report, "rows") | {"rows_sha256": digest}
+    )
     write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".md"), report.to_markdown())
     write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".html"), report.to_html())
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe.documents.number_line import (
-    PHONE_CHARACTER_WIDTH,
     LARGE_SCREEN_CHARACTER_WIDTH,
+    PHONE_CHARACTER_WIDTH,
     assign_label_rows,
 )
 
