@@ -61,12 +61,12 @@ NON_MODEL_COLUMNS = frozenset(
 
 
 ALL = -1
-"""Index that selects all heads of a layer (as `Site.head`) or all layers (as `Site.layer`)."""
+"""Index that means "all" in a `Site`: all heads of the layer, or all layers."""
 HEAD_SET = -2
-"""Value of `Site.layer` for a site that is a set of heads from any layers.
+"""Layer index of a `Site` that is a set of heads from any layers.
 
-`Site.head` is then the set's index in `AttentionModelBase.head_sets`: `Site(HEAD_SET, 0)` is the
-first set.
+The head index then selects the set: `Site(HEAD_SET, 0)` is the first set in
+`AttentionModelBase.head_sets`.
 """
 
 
@@ -605,12 +605,12 @@ class BlockOutputs(Protocol):
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""Operators that block the attention to a unit of a passage (a knockout).
+"""Operators for a knockout, which sets the attention weights of one unit of a passage to 0.
 
-They set the unit's attention weights to 0, and differ in their use of the removed weight:
+They differ in what happens to the removed attention weight:
 
-- "none": the removed weight is lost, so that the row sums to less than 1.
-- "renormalised": the row's remaining keys receive it, in proportion to their weights.
+- "none": it is lost, so that the remaining attention weights sum to less than 1.
+- "renormalised": the other keys receive it, in proportion to their attention weights.
 - "sink": the attention sink (usually the first token) receives it.
 """
 
@@ -990,9 +990,9 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Token count from which a tokenizer's `model_max_length` is treated as no limit.
+"""If a tokenizer's `model_max_length` is at least this number, its length is unlimited.
 
-Tokenizers without a length limit report a very large number, such as 10**30.
+Tokenizers without a length limit set `model_max_length` to a very large number, such as 10**30.
 """
 
 

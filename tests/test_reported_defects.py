@@ -160,7 +160,7 @@ def test_changes_that_are_not_the_models_own_are_found_after_the_audit(name, mon
 
     monkeypatch.setattr(LanguageModelAdapter, name, slightly_wrong)
     refused(
-        "from the model's own value: the prompts of this model",
+        "the prompts of this model cannot be edited correctly",
         audit,
         (llama(), plain()),
         Answers([ROW] * 2),

@@ -72,12 +72,12 @@ adapter, a pipeline, or a (model, tokenizer) pair.
 TokenizerLike = Any
 """Type of the argument ``tokenizer``: a tokenizer, or an image processor for an image model."""
 HALF_PRECISION_TYPES = ("bfloat16", "float16")
-"""16-bit data types, as values for ``--dtype``.
+"""Values of ``--dtype`` for half precision (16 bits).
 
-An audit with one of them first checks on a few texts that its results are close to float32.
+An audit in half precision first compares the results for a few texts with float32.
 """
 SLOW_CPU_TYPES = {torch.bfloat16, torch.float16}
-"""Data types in which most CPUs compute more slowly than in float32."""
+"""Data types that are slower than float32 on most CPUs."""
 
 
 @dataclass(frozen=True)

@@ -19,19 +19,19 @@ from hf_attnprobe.protocol import Site
 
 
 REPORT_TIME_SHARE = 0.1
-"""Fraction of an audit's time limit that is reserved for writing the report."""
+"""Fraction of the time limit that is reserved for writing the report."""
 MIN_REPORT_SECONDS = 10.0
 """Minimum time that is reserved for writing the report, in seconds.
 
-The reserve never exceeds half the time limit.
+If this is more than half the time limit, half the time limit is reserved instead.
 """
 BAR_UPDATE_SECONDS = 0.3
-"""Minimum time between two updates of the progress bar, in seconds."""
+"""Minimum time in seconds between two updates of the progress bar."""
 
 CostClass = Literal["first", "head", "group"]
-"""Cost class of a step: the first site of its test, a later single head, or a later head group.
+"""Cost class of a step: "first" for the first site of its test, otherwise "head" or "group".
 
-The first site also pays for the computations that all sites of a test share.
+The first site takes longer, because some computations are shared by all sites of a test.
 """
 CostKey = tuple[str, CostClass]
 """Test name and cost class, such as ("permutation", "head").
@@ -45,8 +45,7 @@ class Step(NamedTuple):
 
     Attributes:
         test: Test name.
-        cost_class: "first" for the test's first site on this batch, which also pays for the
-            computations that all its sites share; "head" or "group" for later sites.
+        cost_class: "first" for the first site of the test, "head" or "group" for later sites.
         n_tokens: Number of tokens in the batch, including padding.
     """
 

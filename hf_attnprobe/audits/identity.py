@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
-"""Configuration settings that the fingerprint of a model's configuration ignores.
+"""Model settings that are ignored in the fingerprint of a model's configuration.
 
-They depend on how the model was saved. The data type is ignored too, because the fingerprint of the
-weights already depends on it.
+The first two only describe how the model was saved. The data types are already part of the
+fingerprint of the weights.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Words in the names of settings that describe where a model comes from.
+"""Settings are ignored in a fingerprint if their name contains one of these words.
 
-For example, "name_or_path" contains "path". A fingerprint ignores such settings, so that it stays
-the same if a model is moved to another folder.
+Such settings describe the origin of a model, for example "name_or_path". The fingerprint therefore
+stays the same if the model is moved to another folder.
 """
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",

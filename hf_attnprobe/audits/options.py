@@ -15,12 +15,12 @@ from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, FAITHFULNESS_OP
 
 WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
 """Name of a change to a model's weights before the audit, such as rounding them to int8."""
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Number of seconds in a unit of time, by its letter in a duration such as "10m"."""
-N_PARTIAL_EXAMPLES = 3
+SECONDS_BY_SUFFIX = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Maps the suffix of a duration such as "10m" to its length in seconds."""
+MAX_PARTIAL_EXAMPLES = 3
 """Maximum number of example texts in the report of a partial audit.
 
-An audit is partial if it has a time limit, or if it covers only a share of the texts.
+A partial audit has a time limit (``--time``) or covers only a share of the texts (``--share``).
 """
 
 
@@ -213,7 +213,7 @@ def parse_duration(text: str) -> float:
     (600.0, 5400.0, 90.0)
     """
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", text.strip().lower())
-    seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"] if match else 0.0
+    seconds = float(match[1]) * SECONDS_BY_SUFFIX[match[2] or "s"] if match else 0.0
     if not 1 <= seconds < math.inf:
         raise AttnProbeError(
             f"expected a duration of at least one second, such as 90s, 10m or 2h, got {text!r}"
@@ -230,7 +230,7 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
     Returns:
         The options without the pruning curve and with at most :data:`N_PARTIAL_EXAMPLES` examples.
     """
-    n_examples = min(options.shown_texts, N_PARTIAL_EXAMPLES)
+    n_examples = min(options.shown_texts, MAX_PARTIAL_EXAMPLES)
     return replace(options, prune=False, shown_texts=n_examples)
 
 

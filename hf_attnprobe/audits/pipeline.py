@@ -31,8 +31,8 @@ from hf_attnprobe.audits.scheduler import run_tests
 from hf_attnprobe.audits.self_checks import (
     BATCH_DEPENDENCE_CAUSE,
     CHANGED_MODEL_CAUSE,
-    N_TEXTS_CHECKED_AFTER,
-    N_TEXTS_CHECKED_BEFORE,
+    N_TEXTS_CHECKED_AT_END,
+    N_TEXTS_CHECKED_ON_RESUME,
     compare_with_float32,
 )
 from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
@@ -63,14 +63,14 @@ logger = logging.getLogger(__name__)
 PAGE_FILE = "report.html"
 """Name of the HTML page in an audit's output folder."""
 FIRST_TOKEN = "the first token"
-"""Description that an adapter returns if its model predicts from the first token's state.
+"""Description of the token from which a model predicts, if this is the first token.
 
-The report replaces it with the token's name, such as "[CLS]".
+Reports display the name of the token instead, such as "[CLS]", if it is known.
 """
 LONG_AUDIT_SECONDS = 1800.0
-"""Estimated duration, in seconds, of an audit that is called long.
+"""Duration, in seconds, of a long audit.
 
-From this duration on, the estimate also explains how to shorten the audit.
+If an audit is estimated to take at least this long, ``--estimate`` also explains how to shorten it.
 """
 
 
@@ -149,7 +149,7 @@ def run_prepared_audit(
         if expected_precision:
             progress.bar.print_line(expected_precision)
         stopping_record = run_tests(runner, selection, options, time_limit)
-        runner.verify_saved_rows(N_TEXTS_CHECKED_AFTER, BATCH_DEPENDENCE_CAUSE)
+        runner.verify_saved_rows(N_TEXTS_CHECKED_AT_END, BATCH_DEPENDENCE_CAUSE)
         if stopping_record:
             extra_provenance = {**extra_provenance, STOPPING_KEY: stopping_record}
         first_token = getattr(audited_model.tokenizer, "cls_token", None)
@@ -198,7 +198,7 @@ def open_audit(
             runner.pad_token_id,
         )
         with reserve_folder(folder, "audit.json", identity=audit.identity):
-            runner.verify_saved_rows(N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
+            runner.verify_saved_rows(N_TEXTS_CHECKED_ON_RESUME, CHANGED_MODEL_CAUSE)
             yield runner, audit.extra_provenance | rounding
 
 

@@ -58,37 +58,37 @@ from hf_attnprobe.storage.rows import (
 
 
 SAVE_INTERVAL_SECONDS = 20.0
-"""Time between two writes of finished rows, in seconds, while a batch is still running."""
-N_PRUNE_STEPS = 12
-"""Number of steps in the pruning curve, from no ablated heads to all heads ablated."""
-MAX_SINGLE_TEXT_CHECKS = 2
-"""Maximum number of saved predictions to check if the model reads one text at a time.
+"""Interval, in seconds, at which finished rows are saved while a batch is still running."""
+N_PRUNING_STEPS = 12
+"""Number of steps in the pruning curve. The last step removes all heads."""
+MAX_CHECKS_WITHOUT_BATCHES = 2
+"""Maximum number of saved predictions to check for a model that reads one text at a time.
 
-Few checks are enough, because such a model cannot mix up the texts in a batch.
+Such a model needs only a few checks, because it cannot mix up the texts in a batch.
 """
 QUICK_ROUND_SECONDS = 3.0
 """Maximum duration, in seconds, of a quick warm-up round.
 
-A warm-up runs the tests on a few texts to measure their costs. If a round was quick, another round
-with more texts follows.
+A warm-up round runs the tests on a few texts to measure their durations. After a quick round,
+another round with more texts follows.
 """
-WARM_UP_GROWTH = 4
-"""Factor by which the number of texts grows from one warm-up round to the next."""
+WARM_UP_GROWTH_FACTOR = 4
+"""Every warm-up round has this many times more texts than the previous round."""
 MEMORY_SAFETY_FACTOR = 1.25
-"""Safety factor on the measured memory.
+"""Safety factor for the measured memory.
 
-It accounts for buffers inside operators, which profiling cannot see.
+The measurement does not include memory that operators such as matrix products use internally.
 """
 MAX_PROFILED_OPERATIONS = 1000
-"""Maximum number of operations per test that are profiled for peak memory.
+"""Maximum number of tensor operations for which the peak memory of a test is profiled.
 
-Some tests are long searches, whose later steps need no more memory than their first steps.
+Long tests repeat the same operations, so their later operations do not need more memory.
 """
 
 SitesByTest = Mapping[str, Sequence[Site]]
 """Sites at which each test runs, by test name."""
 WorkItem = tuple[SitesByTest, list[Text]]
-"""Pair (sites by test, texts): a batch of texts, and the tests that have not run on it yet."""
+"""A batch of texts with the tests that must still run on it, as a pair (sites by test, texts)."""
 
 
 def list_test_site_pairs(sites_by_test: SitesByTest) -> list[tuple[str, Site]]:
@@ -232,7 +232,7 @@ class AuditRunner:
                 self.run_and_save(pending_sites, texts, BatchLimit())
             if self.progress.elapsed_seconds - start > QUICK_ROUND_SECONDS:
                 return
-            n_texts *= WARM_UP_GROWTH
+            n_texts *= WARM_UP_GROWTH_FACTOR
 
     def verify_saved_rows(self, n_texts: int, cause: str) -> None:
         """Check for some texts that the model still predicts what their saved rows record.
@@ -251,7 +251,7 @@ class AuditRunner:
         predictions = Texts.from_rows(load_rows(self.folder, PREDICTION_TEST)).to_frame()
         self._check_prompt_identities(predictions)
         if self.adapter.max_batch_size == 1:
-            n_texts = min(n_texts, MAX_SINGLE_TEXT_CHECKS)
+            n_texts = min(n_texts, MAX_CHECKS_WITHOUT_BATCHES)
         for text in draw_texts(self.texts, predictions, n_texts, self.seed):
             batch = collate(self.adapter, [text], self.pad_token_id)
             if isinstance(self.adapter, LanguageModelAdapter):
@@ -410,8 +410,8 @@ class AuditRunner:
             removal_order = sort_sites_by_effect(mean_effects.to_dict())
             halves.append((self._collate_batches(texts), removal_order))
             n_heads.append(len(mean_effects))
-        steps = range(N_PRUNE_STEPS + 1)
-        n_removed = sorted({round(step * min(n_heads) / N_PRUNE_STEPS) for step in steps})
+        steps = range(N_PRUNING_STEPS + 1)
+        n_removed = sorted({round(step * min(n_heads) / N_PRUNING_STEPS) for step in steps})
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:

@@ -39,22 +39,22 @@ from hf_attnprobe.statistics.summary import PREDICTION_TEST
 from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows, read_finished_ids
 
 
-FIRST_GOAL = MIN_TEXTS
-"""Number of texts (30) on which every test runs in the first round of a time-limited audit.
+N_FIRST_ROUND_TEXTS = MIN_TEXTS
+"""Number of texts on which every test runs in the first round of a time-limited audit.
 
-The number is doubled in every later round. With fewer texts, confidence intervals are unreliable, so
-the report cannot answer its questions.
+It is doubled in every later round. It is also the smallest number of texts with which a report
+answers its questions.
 """
-PREDICTION_FACTOR = 4
-"""Number of texts with a prediction, relative to the number of texts on which a test runs.
+PREDICTION_TEXTS_FACTOR = 4
+"""A time-limited audit predicts this many times as many texts as its tests use.
 
-Accuracy needs more texts for a narrow confidence interval, and a prediction takes only one forward
-pass.
+For example, if the tests run on 30 texts, the model predicts 120 texts. The additional predictions
+are cheap, and make the accuracy more precise.
 """
-HEADS_PER_TURN = 10
-"""Maximum number of heads on which a test runs in one turn of a time-limited audit."""
+MAX_HEADS_PER_TURN = 10
+"""Maximum number of heads that a test covers in one turn of a time-limited audit."""
 TIME_SAFETY_FACTOR = 1.3
-"""Safety factor on estimated durations, because the estimates are not exact."""
+"""Safety factor for estimated durations. An estimate of 10 seconds counts as 13 seconds."""
 
 Decision = TypeVar("Decision")
 RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
@@ -161,7 +161,7 @@ def run_within_time(
             called in every round, because the head order depends on the rows so far.
         batch_size: Maximum number of texts that run before the clock is read again.
     """
-    goal, n_texts = FIRST_GOAL, len(completed.texts)
+    goal, n_texts = N_FIRST_ROUND_TEXTS, len(completed.texts)
     while True:
         for sites_by_test in list_turns():
             for test in sites_by_test:
@@ -177,7 +177,7 @@ def run_within_time(
                         completed, progress, batch_size, sites_of_test, pending_texts[:1]
                     )
             for test in _sort_by_cost(completed, progress, sites_by_test):
-                n_goal = goal * PREDICTION_FACTOR if test == PREDICTION_TEST else goal
+                n_goal = goal * PREDICTION_TEXTS_FACTOR if test == PREDICTION_TEST else goal
                 sites_of_test = {test: sites_by_test[test]}
                 _run_in_portions(
                     completed, progress, batch_size, sites_of_test, completed.texts[:n_goal]
@@ -299,7 +299,7 @@ def plan_turns(
 
     def list_head_turns(tests: Iterable[str]) -> Iterator[SitesByTest]:
         sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
-        for test, some_heads in product(tests, split_into_chunks(sorted_heads, HEADS_PER_TURN)):
+        for test, some_heads in product(tests, split_into_chunks(sorted_heads, MAX_HEADS_PER_TURN)):
             yield list_sites_by_test([test], adapter, some_heads)
 
     def list_turns() -> Iterator[SitesByTest]:

@@ -36,45 +36,36 @@ from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
 
 logger = logging.getLogger(__name__)
 
-N_TEXTS_CHECKED_AFTER = 8
-"""Number of texts whose saved predictions are checked at the end of an audit."""
-N_TEXTS_CHECKED_BEFORE = 2
-"""Number of texts whose saved predictions are checked before an audit is resumed."""
+N_TEXTS_CHECKED_AT_END = 8
+"""Number of texts whose saved predictions are checked again at the end of an audit."""
+N_TEXTS_CHECKED_ON_RESUME = 2
+"""Number of texts whose saved predictions are checked when an audit is resumed."""
 CHANGED_MODEL_CAUSE = (
-    "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
-    "--output-dir"
+    "The model, its tokenizer or its hooks have changed. Restore them, or choose another "
+    "--output-dir."
 )
-"""Explanation in the error message if a prediction has changed when an audit is resumed."""
+"""Cause and remedy in the error message for a prediction that differs when an audit is resumed."""
 BATCH_DEPENDENCE_CAUSE = (
-    "the model changed during the audit, or its predictions depend on padding or on the other "
-    "texts in the batch; the rows were not deleted; try --batch-size 1 in another --output-dir"
+    "The model changed during the audit, or its predictions depend on padding or on the other "
+    "texts in the batch. Try --batch-size 1 with another --output-dir."
 )
-"""Explanation in the error message if a recomputed prediction differs at the end of an audit."""
-UNSUPPORTED_EDIT_CAUSE = (
-    "the prompts of this model cannot be edited correctly; please report it (the rows were not "
-    "deleted)"
-)
-"""Explanation in the error message if an edited prompt gives a wrong probability."""
-UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited; please report it"
-"""Explanation in the error message if a prediction differs in the pre-flight checks."""
+"""Cause and remedy in the error message for a prediction that differs at the end of an audit."""
 N_PRECISION_TEXTS = 8
-"""Number of texts, starting with the longest, on which half precision and float32 are compared."""
-LOGGED_DIFFERENCE = 0.01
+"""Number of texts (the longest ones) on which half precision is compared with float32."""
+PRECISION_WARNING_THRESHOLD = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
-Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
-been made uniform.
+Differences are measured in probabilities, and in the output change from uniform attention.
 """
-MAX_DIFFERENCE = 0.1
+PRECISION_ERROR_THRESHOLD = 0.1
 """Difference between half precision and float32 above which the audit stops with an error.
 
-Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
-been made uniform.
+Differences are measured in probabilities, and in the output change from uniform attention.
 """
 N_PREFLIGHT_TEXTS = 4
-"""Number of texts, starting with the longest, on which the model runs before the audit."""
+"""Number of texts (the longest ones) on which the model is checked before the audit starts."""
 TESTED_PADDINGS = (1, 4, 16)
-"""Numbers of padding tokens that are added to a text to check that its prediction stays the same."""
+"""Numbers of padding tokens that are added to a text, and must not change its prediction."""
 
 
 def draw_texts(
@@ -144,8 +135,8 @@ def check_recorded_prediction(
     # A comparison with NaN is false, so NaN counts as a difference.
     if not abs(recorded_value - native_value) <= tolerance:
         raise AttnProbeError(
-            f"for text {example_id} alone, the model predicts {native_value:.6g}, but {source} is "
-            f"{recorded_value:.6g}, and they differ by more than {tolerance:.1e}: {cause}"
+            f"the model predicts {native_value:.6g} for text {example_id} alone, but {source} is "
+            f"{recorded_value:.6g} (tolerance {tolerance:.1e}). {cause}"
         )
 
 
@@ -166,8 +157,9 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
     for edit, difference in differences.items():
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
-                f"text {example_id}: after the {edit} of unit {unit + 1}, a probability differs by "
-                f"{difference:.1e} from the model's own value: {UNSUPPORTED_EDIT_CAUSE}"
+                f"the prompts of this model cannot be edited correctly. After the {edit} of unit "
+                f"{unit + 1} in text {example_id}, a probability differs by {difference:.1e} from "
+                "the user's model. Please report this problem."
             )
 
 
@@ -239,13 +231,13 @@ def compare_with_float32(
         probability_difference = max(probability_difference, differences[0])
         change_difference = max(change_difference, differences[1])
     largest = max(probability_difference, change_difference)
-    if not largest <= MAX_DIFFERENCE:
+    if not largest <= PRECISION_ERROR_THRESHOLD:
         raise AttnProbeError(
-            f"half precision may differ from float32 by at most {MAX_DIFFERENCE}, but a "
+            f"half precision may differ from float32 by at most {PRECISION_ERROR_THRESHOLD}, but a "
             f"probability or an output change differs by {largest:.3f} on {len(longest_texts)} "
             "texts; use --dtype float32"
         )
-    if largest > LOGGED_DIFFERENCE:
+    if largest > PRECISION_WARNING_THRESHOLD:
         logger.warning(
             "half precision: probabilities or output changes differ by %.3f from float32 on %d "
             "texts",
@@ -320,7 +312,7 @@ def run_preflight_checks(
                 collate(adapter, [text], pad_token_id),
                 predictions,
                 source="the audited value",
-                cause=UNSUPPORTED_MODEL_CAUSE,
+                cause="This model cannot be audited. Please report this problem.",
             )
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)

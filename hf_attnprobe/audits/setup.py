@@ -61,7 +61,7 @@ from hf_attnprobe.reports.detection_limits import read_planted_rows
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
-    OPTIONS_WITHOUT_EFFECT,
+    PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
 )
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 N_WARM_UP_TEXTS = 21
-"""Number of texts on which the tests run to estimate an audit's duration (``--estimate``)."""
+"""Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
-"""Number of prompts that a language model answers to estimate an audit's duration."""
+"""Number of warm-up prompts, on which ``--estimate`` measures the tests of a language model."""
 
 
 @dataclass(frozen=True)
@@ -588,7 +588,7 @@ def describe_audit_request(
         options,
         requested_tests,
         default_options,
-        excluded=("train_limit", *OPTIONS_WITHOUT_EFFECT),
+        excluded=("train_limit", *PERFORMANCE_OPTIONS),
     )
     return request if scores is None else {**request, "scores": get_recorded_name(scores)}
 

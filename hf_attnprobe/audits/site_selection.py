@@ -29,15 +29,10 @@ from hf_attnprobe.statistics.rows import Rows
 
 ALL_HEADS = "all"
 """Value for ``--heads`` that selects all heads."""
-SHARED_KEYS = "shared"
-"""Value for ``--head-sets`` that selects all sets of heads that share their keys.
+SHARED_KEY_SETS = "shared"
+"""Value for ``--head-sets`` that selects all sets of heads with shared keys.
 
-Such sets exist in language models with grouped-query attention.
-"""
-UNREQUESTED_HEADS_REASON = "it tests single heads, which were not requested"
-"""Reason that the report gives for a test that was left out, because it runs only on single heads.
-
-It is used if the audit tests only groups of heads.
+Several heads share the same keys in language models with grouped-query attention.
 """
 
 
@@ -202,7 +197,7 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
         )
     head_sets: list[list[Site]] = []
     for name in names:
-        if name != SHARED_KEYS:
+        if name != SHARED_KEY_SETS:
             head_sets.append(_parse_head_set(adapter, name))
             continue
         if not adapter.shared_heads:
@@ -404,8 +399,10 @@ def select_group_tests(
             f"expected a test that can run on several heads together, got {', '.join(tests)}; choose "
             "another test, or test single heads with --heads all and without --no-single-heads"
         )
-    head_tests = tests.keys() - group_tests.keys()
-    return group_tests, {**left_out, **dict.fromkeys(head_tests, UNREQUESTED_HEADS_REASON)}
+    all_left_out = {**left_out}
+    for name in tests.keys() - group_tests.keys():
+        all_left_out[name] = "it tests single heads, which were not requested"
+    return group_tests, all_left_out
 
 
 def list_sites_by_test(

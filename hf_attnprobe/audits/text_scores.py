@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
-    RENORMALISED,
+    RENORMALISED_KNOCKOUT,
     compute_answer_losses,
     find_units_that_matter,
     measure_contrast_effects,
@@ -438,7 +438,9 @@ class Explainer:
         scores = {"attention": weights}
         units_that_matter = None
         if self._can_compute(EditableInputs):
-            scores["knockout"] = measure_knockouts(observation, self.site, RENORMALISED)[0][0]
+            scores["knockout"] = measure_knockouts(observation, self.site, RENORMALISED_KNOCKOUT)[
+                0
+            ][0]
             scores["leave_one_out"] = measure_deletion_effects(observation)[0]
             contrast = measure_contrast_effects(observation)[0]
             if not contrast.isnan().any():

@@ -26,14 +26,14 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 WORD_START_MARKS = "Ġ▁ "
-"""Characters with which tokenizers mark a token at the start of a word."""
+"""Characters that mark the start of a word in tokens, such as "Ġ" in "Ġgood"."""
 LIBRARY_ATTRIBUTES = (
     ("word_attributions", "raw_input_ids"),  # captum
     ("attributions", "elements"),  # interpreto
     ("source_attributions", "source"),  # inseq
     ("values", "data"),  # SHAP
 )
-"""Pairs (score attribute, token attribute) in result objects from other libraries.
+"""Names of the attributes that hold the scores and the tokens in results from other libraries.
 
 For example, an ``Explanation`` from SHAP holds the scores in ``values`` and the tokens in ``data``.
 """
@@ -147,7 +147,7 @@ class ScoreRow:
 
 
 SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
-"""Columns that a score file may have: id, score, unit, start, end, token and source."""
+"""Names of the columns in a score file: id, score, unit, start, end, token and source."""
 
 
 def _parse_id(value: Any) -> int:

@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 # --- Disk errors ---
 
 OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
-"""Pattern for the operating system's error number in messages from safetensors and tokenizers."""
-PROBE_BYTES = 1 << 16
-"""Size of the test file that is written to detect a full disk, in bytes."""
+"""Pattern for the system error number in messages from safetensors and tokenizers."""
+TEST_FILE_BYTES = 1 << 16
+"""Size in bytes of the test file that is written to find out whether a disk is full."""
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""System error numbers for a full disk and for a user who has used up the disk quota."""
+"""System error numbers for a full disk and for an exceeded disk quota."""
 
 
 @contextlib.contextmanager
@@ -83,7 +83,7 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
         return None
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
-            file.write(bytes(PROBE_BYTES))
+            file.write(bytes(TEST_FILE_BYTES))
     except OSError as disk_error:
         return disk_error.errno
     return None
@@ -96,11 +96,11 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
 LOCK_FILE = ".attnprobe.lock"
 """Name of the lock file in an output folder."""
 TEMPORARY_SUFFIX = ".attnprobe"
-"""Suffix of temporary files, which are named ``.NAME.PROCESS.attnprobe`` with the process id."""
+"""Suffix of temporary files, such as ``.report.html.1234.attnprobe`` (1234 is the process id)."""
 TEMPORARY_FILE_PATTERN = re.compile(rf"\..+\.\d+\{TEMPORARY_SUFFIX}")
-"""Pattern for the names of our temporary files, such as ``.report.html.1234.attnprobe``."""
+"""Pattern for the names of temporary files, such as ``.report.html.1234.attnprobe``."""
 NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""System error numbers for a disk that does not support file locks, such as some network disks."""
+"""System error numbers for a disk without file locks. Some network disks have none."""
 
 
 def get_temporary_path(file: Path) -> Path:
@@ -223,9 +223,10 @@ def write_json(file: Path, data: object) -> None:
 # --- Checks of output folders ---
 
 URL_PATTERN = re.compile(r"[A-Za-z][\w+.-]+:/")
-"""Pattern for the beginning of a URL, with one slash because ``Path`` merges two slashes.
+"""Pattern for the beginning of a URL, such as "https:/".
 
-At least two letters are required, because a single letter with a colon is a Windows drive.
+The pattern has only one slash, because ``Path`` shortens "https://" to "https:/". It requires two
+characters before the colon, because a single letter is a Windows drive, as in "C:/".
 """
 
 

@@ -75,11 +75,11 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 # --- Summaries of finished runs ---
 
 SUMMARY_FILE = "summary.json"
-"""Name of the JSON file in an output folder that contains the summary of a finished run."""
+"""Name of the file with the summary of a finished run, in its output folder."""
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
-"""Exceptions that parsing can raise if a stored file does not have the expected structure."""
+"""Exceptions that parsing raises if a stored file does not have the expected structure."""
 RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
-"""Packages whose installed versions are recorded with every result, because they affect its numbers."""
+"""Packages whose versions are recorded with every result, because results depend on them."""
 
 
 class Provenance(TypedDict, total=False):
@@ -179,10 +179,10 @@ def read_summary(
 
 # --- Settings of a command, and the command to repeat it ---
 
-OPTIONS_WITHOUT_EFFECT = ("batch_size", "memory_budget")
-"""Names of audit options that affect only speed and memory, and never the results."""
+PERFORMANCE_OPTIONS = ("batch_size", "memory_budget")
+"""Names of the audit options that affect only performance (speed and memory), not the results."""
 OBJECT_NAME = "an object in Python"
-"""Text recorded in place of a name if a model or data set was passed as a Python object."""
+"""Name that is recorded for a model or data set that was passed as a Python object."""
 
 
 def collect_settings(
@@ -314,7 +314,7 @@ def is_repeatable(provenance: Mapping[str, Any]) -> bool:
 # --- Example texts of an audit ---
 
 TEXTS_FILE = "texts.json"
-"""Name of the JSON file in an audit's output folder that contains the example texts."""
+"""Name of the file with the example texts, in an audit's output folder."""
 
 
 def write_texts(folder: Path, texts: Sequence[HighlightedText]) -> None:

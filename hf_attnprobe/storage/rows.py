@@ -48,7 +48,10 @@ from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
-"""Site of rows that describe the model output instead of a head; files store both numbers as null."""
+"""Placeholder for the site in rows that describe the model output and therefore belong to no site.
+
+In Parquet files, the layer and the head of these rows are null.
+"""
 
 TestSite = tuple[str, int, int]
 """Test name, layer and head, such as ``("permutation", 0, 3)``."""
@@ -231,7 +234,10 @@ def _compute_number_statistics(
 # --- Tables of rows in memory ---
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
-"""Arrow type for columns of names: each distinct name is stored once, and rows store its index."""
+"""Arrow type for the columns that contain names.
+
+Each different name is stored only once. The rows store the index of their name.
+"""
 SCHEMA = pa.schema(
     [
         ("test", NAME_TYPE),
@@ -413,12 +419,19 @@ def _compute_digest(table: pa.Table) -> str:
 
 # --- Parts: tables on disk ---
 
-FORMAT = 3
-"""Version number of our Parquet format for rows; files with another version cannot be read."""
+FORMAT_VERSION = 3
+"""Version number of the format in which rows are stored as Parquet files.
+
+Files with another version number cannot be read.
+"""
 METADATA_KEY = "attnprobe"
-"""Key in Parquet metadata under which a file stores its format version, audit hash and digest."""
+"""Key of our entry in the metadata of a Parquet file.
+
+The entry is a JSON object with the format version, a hash of the audit settings and a digest of
+the rows.
+"""
 REPAIR_ADVICE = "delete it and run the audit again"
-"""Advice at the end of error messages about a file of rows that cannot be used."""
+"""Advice at the end of every error message about a rows file that cannot be used."""
 
 
 def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
@@ -450,7 +463,7 @@ def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
         audit_hash: Result of :func:`hash_audit_settings`.
     """
     table = _sort_rows(rows)
-    record = {"format": FORMAT, "audit": audit_hash, "digest": _compute_digest(table)}
+    record = {"format": FORMAT_VERSION, "audit": audit_hash, "digest": _compute_digest(table)}
     with pq.ParquetWriter(
         file,
         SCHEMA,
@@ -500,7 +513,7 @@ def read_part(part: Path) -> pa.Table:
         ) as file:
             metadata = file.metadata.metadata or {}
             record = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
-            has_this_format = record.get("format") == FORMAT
+            has_this_format = record.get("format") == FORMAT_VERSION
             if has_this_format:
                 table = file.read().replace_schema_metadata(None)
                 if table.schema != SCHEMA or _compute_digest(table) != record["digest"]:
@@ -550,7 +563,7 @@ def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
 # single columns can be read.
 
 MAX_BYTES_IN_MEMORY = 2**23
-"""Size, in bytes, above which collected values are moved from memory to a temporary file."""
+"""Maximum size of collected values in memory, in bytes. Larger values go to a temporary file."""
 
 
 class _ColumnStore:

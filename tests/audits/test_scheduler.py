@@ -171,7 +171,7 @@ def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_anot
         so_far.run(so_far.texts[:30], order[1])
 
     monkeypatch.setattr(rounds, "run_within_time", look)
-    monkeypatch.setattr(rounds, "HEADS_PER_TURN", 4)
+    monkeypatch.setattr(rounds, "MAX_HEADS_PER_TURN", 4)
     run(model, time="1h")
     predicted, verdict, screened, others, *heads = order
     beside = {"uniform_attention", "head_ablation"}
