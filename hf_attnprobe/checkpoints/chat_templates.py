@@ -78,16 +78,17 @@ def render_chat_template(
     }
     response = _RENDERING_PROCESS.render(request, max_seconds)
     if response is None:
+        tokenizer_name = tokenizer.name_or_path or "the tokenizer"
         raise AttnProbeError(
-            f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} did not render {name} "
-            f"within {max_seconds:g} s; correct its chat_template.jinja, or provide complete prompts "
-            "(prompt_column)"
+            f"rendering {name} with the chat template of {tokenizer_name} took more than "
+            f"{max_seconds:g} s. Correct its chat_template.jinja, or provide complete prompts with "
+            "prompt_column."
         )
     if "error" in response:
         first_line = (response["error"].splitlines() or ["no message"])[0]
         raise AttnProbeError(
-            f"the chat template refuses {name}: {first_line}; correct its turns, or provide a "
-            "complete prompt (prompt_column)"
+            f"the chat template refuses {name} with the error: {first_line}. Correct the "
+            "conversation, or provide a complete prompt with prompt_column."
         )
     return response["text"]
 
@@ -161,8 +162,8 @@ class _RenderingProcess:
         if not is_ready:
             self._stop()
             raise AttnProbeError(
-                "the process that renders chat templates does not start; check that `python -c "
-                "'import transformers'` works, or provide complete prompts (prompt_column)"
+                "the process that renders chat templates does not start. Check that `python -c "
+                "'import transformers'` works, or provide complete prompts with prompt_column."
             )
         return process
 

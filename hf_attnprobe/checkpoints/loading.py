@@ -114,14 +114,14 @@ def check_config_values(values: Mapping[str, Any], name: str) -> None:
             raise _make_config_error(key, f"a whole number up to {maximum:,}", value, name)
     names = values.get("id2label")
     if isinstance(names, dict) and set(names) != set(map(str, range(len(names)))):
-        raise _make_config_error("id2label", "names for the numbers from 0", names, name)
+        raise _make_config_error("id2label", "the keys 0, 1, 2 and so on", names, name)
 
 
 def _make_config_error(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
     """Return the error for a wrong value in a configuration."""
     return AttnProbeError(
-        f"expected {expected} for {key} in the configuration of {name}, got {format_short(value)}; "
-        "correct its config.json"
+        f"expected {expected} for {key} in the config.json of {name}, got {format_short(value)}; "
+        "correct the file"
     )
 
 
@@ -243,21 +243,21 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
         head = custom_heads[0] if len(custom_heads) == 1 else None
     if head is None and class_names:
         check_is_decoder_only(class_name, config, name)
-        suffixes = ", ".join(supported_head.suffix for supported_head in HEADS)
+        suffixes = " or ".join(supported_head.suffix for supported_head in HEADS)
         raise AttnProbeError(
-            f"expected a model with a supported head ({suffixes}), but {name} is a {class_name}; "
-            "fine-tune it first with attnprobe train --model"
+            f"expected a model whose class name ends with {suffixes}, but {name} is a {class_name}. "
+            "Fine-tune it first with attnprobe train --model."
         )
     head = head or requested_head
     if head is None:
         raise AttnProbeError(
-            f"the configuration of {name} does not name the model class (architectures); state the "
-            "model's task with --task"
+            f"the task of {name} is unknown, because its config.json does not name a model class "
+            "(architectures). Set --task."
         )
     if requested_head is not None and head.task != requested_head.task:
         raise AttnProbeError(
-            f"expected a model for {requested_head.task}, but {name} is a {class_name} for "
-            f"{head.task}; correct --task, or choose another model"
+            f"expected a model for the task {requested_head.task!r}, but {name} is a {class_name} for "
+            f"the task {head.task!r}. Correct --task, or choose another model."
         )
     return head
 
@@ -306,10 +306,10 @@ def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
     if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
         return
     reads_images = hasattr(config, "vision_config")
-    difference = "also reads images" if reads_images else "has an encoder for its input"
+    difference = "It also reads images" if reads_images else "It has an encoder for its input"
     raise AttnProbeError(
-        f"expected a decoder-only language model (ForCausalLM), but {name} is a {class_name}, which "
-        f"{difference}; such models are not supported, choose a decoder-only model"
+        f"expected a decoder-only language model (ForCausalLM), but {name} is a {class_name}. "
+        f"{difference}, so choose another model."
     )
 
 
@@ -337,15 +337,15 @@ def check_weights(
     for key, saved_shape, expected_shape in sorted(info["mismatched_keys"]):
         if key not in adapter_weights:
             raise AttnProbeError(
-                f"expected a model in {name}, but it does not load: the weights {key} have the shape "
-                f"{list(saved_shape)}, and its configuration requires {list(expected_shape)}; save "
-                "the model again with its configuration"
+                f"the model in {name} does not load, because the weights {key} have the shape "
+                f"{list(saved_shape)}, but its configuration requires {list(expected_shape)}. Save "
+                "the model again with save_pretrained."
             )
     missing = sorted(set(info["missing_keys"]) - set(adapter_weights))
     if missing and not new_head:
         raise AttnProbeError(
-            f"expected a fine-tuned model in {name!r}, but it has no weights for "
-            f"{_format_first_keys(missing)}; fine-tune it first with attnprobe train --model"
+            f"expected a fine-tuned model, but {name!r} has no weights for "
+            f"{_format_first_keys(missing)}. Fine-tune it first with attnprobe train --model."
         )
     unused = [
         key
@@ -359,8 +359,9 @@ def check_weights(
         else:
             owner = "another head"
         raise AttnProbeError(
-            f"{name!r} has unused weights of {owner}: "
-            f"{_format_first_keys(unused_below_head or unused)}; load it as the model that was saved"
+            f"{name!r} contains weights of {owner}, such as "
+            f"{_format_first_keys(unused_below_head or unused)}. Choose the task or the "
+            "configuration with which this model was saved."
         )
 
 
@@ -405,7 +406,8 @@ def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
         values = json.loads(Path(path).read_text())
     if not isinstance(values, dict) or not _find_base_name(origin, values):
         raise AttnProbeError(
-            f"the adapter_config.json of {origin.name} does not name a base model; save the adapter again"
+            f"the adapter_config.json of {origin.name} does not name a base model; save the adapter "
+            "again with save_pretrained"
         )
     return values
 
@@ -461,8 +463,7 @@ def load_adapter_model(
     """
     if not is_peft_available():
         raise AttnProbeError(
-            f"{origin.name} is a peft adapter, but peft is not installed; run pip install peft, or "
-            "save the merged model"
+            f"{origin.name} is a peft adapter, but peft is not installed; run `pip install peft`"
         )
     import peft
 
@@ -504,8 +505,8 @@ def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
     config_class = config_classes.get(type_name)
     if config_class is None or issubclass(config_class, PromptLearningConfig):
         raise AttnProbeError(
-            f"{origin.name} is an adapter of type {type_name}, which cannot be merged into the "
-            "weights of its base model; only adapters such as LoRA can be audited"
+            f"{origin.name} is an adapter of type {type_name}. Such adapters cannot be merged into "
+            "their base model, so choose another type, such as LoRA."
         )
 
 
@@ -519,8 +520,8 @@ def _choose_adapter_head(
     adapter_task = PEFT_TASKS.get(str(values.get("task_type")))
     if adapter_task is not None and task not in (None, adapter_task):
         raise AttnProbeError(
-            f"the adapter was trained for the task {adapter_task}, got --task {task}; leave --task "
-            "out"
+            f"--task is {task!r}, but the adapter was trained for the task {adapter_task!r}; leave "
+            "--task out"
         )
     if adapter_task is not None or task is not None:
         return get_head_for_task(adapter_task or task or "")
@@ -660,12 +661,12 @@ def _check_model_folder(folder: Path) -> None:
     check_training_finished(folder)
     if not any((folder / name).exists() for name in CONFIG_FILES):
         raise AttnProbeError(
-            f"expected a model in {folder}, but there is no config.json; give the folder to which "
-            "save_pretrained wrote"
+            f"there is no model in {folder}, because the file config.json is missing. Choose a folder "
+            "that save_pretrained has created."
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, but there is only a configuration; save the model again"
+            f"the folder {folder} contains a configuration but no weights; save the model again"
         )
 
 
@@ -687,7 +688,7 @@ Transformers creates an empty tokenizer if the files are missing. An empty token
 ordinary tokens.
 """
 
-TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
+TOKENIZER_ADVICE = "Save a tokenizer in the model's folder with tokenizer.save_pretrained."
 """Advice at the end of error messages about missing tokenizers."""
 
 
@@ -719,7 +720,7 @@ def load_tokenizer(
         )
     except Exception as error:
         raise AttnProbeError(
-            f"the tokenizer for the model {origin.name!r} does not load ({summarize_error(error)}); "
+            f"the tokenizer for the model {origin.name!r} does not load ({summarize_error(error)}). "
             f"{TOKENIZER_ADVICE}"
         ) from error
     check_tokenizer(tokenizer, origin.name)
@@ -760,20 +761,18 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     n_ordinary_tokens = len(tokenizer) - len(set(tokenizer.all_special_ids))
     if n_ordinary_tokens < MIN_ORDINARY_TOKENS:
         raise AttnProbeError(
-            f"the model {name!r} has no tokenizer: its files are missing, and the "
-            f"{type(tokenizer).__name__} created without them has only special tokens; "
-            f"{TOKENIZER_ADVICE}"
+            f"the model {name!r} has no tokenizer, because its files are missing. {TOKENIZER_ADVICE}"
         )
     if "attention_mask" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            f"expected attention_mask in model_input_names of the tokenizer of {name!r}, got "
-            f"{tokenizer.model_input_names}; correct its tokenizer_config.json"
+            "expected 'attention_mask' in model_input_names in the tokenizer_config.json of "
+            f"{name!r}, got {tokenizer.model_input_names}; correct the file"
         )
     max_length = tokenizer.model_max_length
     if isinstance(max_length, bool) or not isinstance(max_length, int | float):
         raise AttnProbeError(
-            f"expected a number for model_max_length of the tokenizer of {name!r}, got "
-            f"{max_length!r}; correct its tokenizer_config.json"
+            f"expected a number for model_max_length in the tokenizer_config.json of {name!r}, got "
+            f"{max_length!r}; correct the file"
         )
 
 
@@ -796,23 +795,23 @@ def check_tokenizer_fits_model(
         AttnProbeError: if the tokenizer has far fewer tokens than the model embeds, the padding id
             has no embedding, or special tokens have other ids than in the configuration.
     """
-    advice = "load the tokenizer that was saved with the model"
+    advice = "Load the tokenizer that was saved with the model."
     if n_embeddings is not None and len(tokenizer) < MIN_VOCABULARY_SHARE * n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model embeds {n_embeddings}; "
-            f"{advice}"
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for "
+            f"{n_embeddings} tokens. {advice}"
         )
     padding_id = tokenizer.pad_token_id if pads else None
     if n_embeddings is not None and padding_id is not None and padding_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding_id}, but the model embeds "
-            f"only ids below {n_embeddings}; {advice}"
+            f"the tokenizer's padding token {tokenizer.pad_token!r} has the id {padding_id}, but the "
+            f"model has embeddings only for ids below {n_embeddings}. {advice}"
         )
     for name in ("pad", "cls", "sep") if pads else ():
         config_id = getattr(config, f"{name}_token_id", None)
         tokenizer_id = getattr(tokenizer, f"{name}_token_id")
         if None not in (config_id, tokenizer_id) and config_id != tokenizer_id:
             raise AttnProbeError(
-                f"{name}_token_id is {config_id} in the configuration and {tokenizer_id} in the "
-                f"tokenizer; {advice}"
+                f"{name}_token_id is {config_id} in the model's configuration, but {tokenizer_id} in "
+                f"the tokenizer. {advice}"
             )

@@ -105,15 +105,13 @@ class Origin:
             yield
         # safetensors, tokenizers and torch raise exceptions with their own types.
         except Exception as error:
-            reason = summarize_error(error)
+            reason = summarize_error(error).rstrip(".")
             if self.folder is not None:
-                raise AttnProbeError(
-                    f"expected a model in {self.name}, but it does not load: {reason}"
-                ) from error
+                raise AttnProbeError(f"the model in {self.name} does not load: {reason}") from error
             raise AttnProbeError(
-                f"expected a model folder or a Hub id, got {self.name!r}, which is not a local "
-                f"folder and does not load from the Hub: {reason}; without a network, name a "
-                "folder, or set HF_HUB_OFFLINE=1 to use an earlier download"
+                f"{self.name!r} is not a local folder, and does not load from the Hub: {reason}. "
+                "Without a network, choose a local folder, or set HF_HUB_OFFLINE=1 to use an "
+                "earlier download."
             ) from error
 
 
@@ -162,8 +160,8 @@ def locate_checkpoint(
     if Path(name).is_dir():
         if revision is not None:
             raise AttnProbeError(
-                f"a folder has no revisions, got revision {revision!r} for {name}; leave it out, or "
-                "name a Hub id"
+                f"revision {revision!r} cannot be used, because {name} is a local folder. Leave the "
+                "revision out, or choose a Hub id."
             )
         name = _choose_folder(Path(name), subfolder)
         token = subfolder = None
@@ -174,7 +172,7 @@ def locate_checkpoint(
             if revision not in (None, named_revision):
                 raise AttnProbeError(
                     f"expected one revision for {name}, got {named_revision!r} and {revision!r}; "
-                    "leave one out"
+                    "leave one of them out"
                 )
             revision = named_revision
     return Origin(
@@ -216,7 +214,7 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
-                f"{folder} has no folder {subfolder}; correct the subfolder, or leave it out"
+                f"the subfolder {subfolder!r} does not exist in {folder}; correct it, or leave it out"
             )
         folder = folder / subfolder
     if any((folder / name).exists() for name in CONFIG_FILES):
@@ -227,8 +225,8 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
     best_name = _find_best_checkpoint(folder) or _find_best_checkpoint(Path(newest_checkpoint))
     if best_name is None or not (folder / best_name).is_dir():
         raise AttnProbeError(
-            f"{folder} contains several training checkpoints, but no record of the best one; name one "
-            f"of them, such as the newest, {newest_checkpoint}"
+            f"{folder} contains several checkpoints of a training, and the best of them is unknown. "
+            f"Choose one, such as the newest, {newest_checkpoint}."
         )
     logger.warning("%s holds several checkpoints; the best one, %s, is used", folder, best_name)
     return str(folder / best_name)
@@ -313,8 +311,8 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
             raise _make_pickle_error(origin)
         if "/" in part_name or "\\" in part_name:
             raise AttnProbeError(
-                f"the index {weights_path.name} in {origin.name} must name files in its own folder, "
-                f"got {part_name[:80]!r}; move the weights there and correct the index"
+                f"{weights_path.name} in {origin.name} must list only files in the same folder, got "
+                f"{part_name[:80]!r}. Move the file to this folder, and correct the list."
             )
 
 
@@ -346,9 +344,8 @@ def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
     for name, value in _iterate_settings(values):
         if any(setting in name for setting in KERNEL_SETTINGS) and "/" in str(value):
             raise AttnProbeError(
-                f"the configuration of {origin.name} must not name code, but its {name} "
-                f"{str(value)[:80]!r} is code on the Hub; allow it with --trust-remote-code, or "
-                "correct config.json"
+                f"the setting {name} in the config.json of {origin.name} loads code from the Hub "
+                f"({str(value)[:80]!r}). Set --trust-remote-code to allow it, or correct the file."
             )
 
 
@@ -363,7 +360,7 @@ def _iterate_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _make_pickle_error(origin: Origin) -> AttnProbeError:
     """Return the error for a checkpoint whose weights are not stored as safetensors."""
     return AttnProbeError(
-        f"{origin.name} has no weights in safetensors, and reading other formats can run hidden "
-        "code; save the model again with save_pretrained, or use --allow-pickle if you trust its "
-        "author"
+        f"{origin.name} has no weights in the safetensors format, and other formats can run hidden "
+        "code. Save the model again with save_pretrained, or set --allow-pickle if you trust its "
+        "author."
     )

@@ -69,7 +69,7 @@ def check_output_is_not_model(model: str | Path, output_dir: str | Path) -> None
     folder = Path(output_dir)
     if folder.exists() and folder.resolve() == Path(model).resolve():
         raise AttnProbeError(
-            f"--output-dir {output_dir} is the model's own folder; choose another folder"
+            f"--output-dir {output_dir} is the folder of the initial model; choose another folder"
         )
 
 
@@ -218,7 +218,7 @@ def write_readme_locked(folder: Path, card: CardContent) -> Path:
             return write_readme(folder, card)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot write the card into {folder} ({error}); make the folder writable"
+            f"cannot write the model card into {folder} ({error}); make the folder writable"
         ) from error
 
 

@@ -125,9 +125,9 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
     )
     if n_other_weights >= sum(weight.numel() for weight, _ in matrices):
         raise AttnProbeError(
-            f"cannot change the weights of {type(model).__name__}, since most of them are not in "
-            "linear, convolutional or recurrent layers; save a changed copy yourself and audit its "
-            "folder"
+            "only weights in linear, convolutional and recurrent layers can be changed, but most "
+            f"weights of {type(model).__name__} are in other layers. Change the weights yourself, "
+            "and audit the changed model."
         )
     for weight, inputs_first in matrices:
         matrix = weight.T if inputs_first else weight.flatten(1)
@@ -188,8 +188,8 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     """Replace the weights with a new initialisation for the same class and configuration."""
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
-            f"--weights untrained needs a Transformers model, got {type(model).__name__}; use "
-            "--weights randomised"
+            f"--weights 'untrained' needs a Transformers model, got {type(model).__name__}; use "
+            "--weights 'randomised'"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -199,8 +199,8 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     differing_names = weights.keys() ^ untrained_weights.keys()
     if differing_names:
         raise AttnProbeError(
-            f"--weights untrained needs a {type(model).__name__} whose weights match its "
-            f"configuration, but {min(differing_names)} does not; use --weights randomised"
+            f"--weights 'untrained' needs a model that its configuration describes completely, but "
+            f"the weights {min(differing_names)} do not match it. Use --weights 'randomised'."
         )
     for name, parameter in weights.items():
         parameter.copy_(untrained_weights[name])

@@ -92,13 +92,13 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
     tokenizer = ("tokenizer.json", "tokenizer_config.json")
     for k, (removed, message) in enumerate(
         (
-            (["model.safetensors"], "there is only a configuration; save the model again"),
+            (["model.safetensors"], "a configuration but no weights; save the model again"),
             (
                 ["config.json"],
-                "there is no config.json; give the folder to which save_pretrained wrote",
+                "config.json is missing. Choose a folder that save_pretrained has created.",
             ),
-            (tokenizer, "save one next to the weights with tokenizer.save_pretrained"),
-            (["*"], "there is no config.json"),
+            (tokenizer, "Save a tokenizer in the model's folder with tokenizer.save_pretrained"),
+            (["*"], "config.json is missing"),
         )
     ):
         folder = copy_of(checkpoint, f"copy-{k}")
@@ -119,18 +119,20 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
     for k, (name, content) in enumerate(spoilt):
         folder = copy_of(checkpoint, f"copy-{k}")
         (folder / name).write_bytes(content)
-        said = f"expected a model in {folder}, but it does not load"
+        said = f"the model in {folder} does not load"
         assert said in refused_audit(model=folder), (name, content[:99])
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
-    assert "the tokenizer for the model" in said and "save one next to the weights" in said
+    assert (
+        "the tokenizer for the model" in said and "Save a tokenizer in the model's folder" in said
+    )
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):
     """Transformers would fill what is lacking with random numbers, and say so in a warning."""
     base = tiny_models.saved(tmp_path / "base", make_model().attention_classifier, tokenizer)
     line = refused_audit(model=base)
-    assert "it has no weights for classifier.bias, classifier.weight" in line
+    assert "has no weights for classifier.bias, classifier.weight" in line
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))

@@ -107,7 +107,7 @@ def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples)
     with pytest.raises(ValueError, match="leave guide out"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
     assert not list(guided.attention_classifier.attention.parameters())
-    refused("trained with another model's attention", wrap, guided)
+    refused("uses another model's attention", wrap, guided)
 
 
 def test_a_hierarchical_model_can_guide(examples, tokenizer):

@@ -133,9 +133,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
-                    "expected a causal language model, but tokens of "
-                    f"{type(self.model).__name__} can attend to later tokens; an encoder needs "
-                    "is_decoder=True in its configuration"
+                    "expected a causal language model, but in "
+                    f"{type(self.model).__name__}, tokens attend to later tokens. If it is an "
+                    "encoder, set is_decoder=True in its configuration."
                 )
             return weights
 
@@ -228,8 +228,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
         if missing:
             raise AttnProbeError(
-                f"expected prompts with answers, but the inputs lack {', '.join(sorted(missing))}; "
-                f"{type(self.model).__name__} is a language model, so its data must be Answers"
+                f"the inputs lack {', '.join(sorted(missing))}. {type(self.model).__name__} is a "
+                "language model, so pass prompts with answers (Answers)."
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
@@ -250,7 +250,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         ids = inputs["input_ids"]
         if len(ids) != 1:
             raise AttnProbeError(
-                f"expected one prompt in a batch, got {len(ids)} prompts; prepare them one by one"
+                f"expected a batch with one prompt, got {len(ids)} prompts; prepare each prompt "
+                "separately"
             )
         largest_id = int(ids.max())
         if self.n_embeddings is not None and largest_id >= self.n_embeddings:
@@ -263,8 +264,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
             raise AttnProbeError(
-                "expected a prompt that ends with an answer, but the input labelled does not mark "
-                "its last tokens as the answer"
+                "expected a prompt that ends with its answer. Set the input 'labelled' to 1 for the "
+                "answer's tokens, and to 0 for all tokens before them."
             )
 
         is_in_unit = inputs["unit_ids"][0] >= 0
@@ -272,7 +273,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         is_in_answer = is_in_unit[-n_answer:]
         if not is_in_passage.any() or is_in_answer.any():
             raise AttnProbeError(
-                "expected a passage with units before the answer, got a prompt without a passage"
+                "expected a prompt with a passage before the answer, got a prompt without a passage"
             )
 
     def observe(self, batch: Batch) -> Observation:
@@ -294,8 +295,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                 return observation
         error = float((scores - prefill.scores).abs().max())
         raise AttnProbeError(
-            f"self-check failed: reading the attention changed the logits by {error:.1e}; "
-            "this model cannot be audited, please report it"
+            f"self-check failed: recording the attention changed the logits by {error:.1e}. "
+            "This model cannot be audited. Please report this problem."
         )
 
     @torch.no_grad()
@@ -799,9 +800,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
         if not error <= self._native_tolerance:
             raise AttnProbeError(
-                f"self-check failed: probabilities for text {batch.example_ids[0]} change by "
-                f"{error:.1e} if the model also reads the answer's last token, which must not "
-                "affect earlier tokens; this model cannot be audited on this text"
+                "self-check failed: the answer's last token changed the probabilities of earlier "
+                f"tokens by {error:.1e}. This model cannot be audited on text "
+                f"{batch.example_ids[0]}, so leave the text out."
             )
 
     def _check_layers(self, observation: Observation, layers: Sequence[int]) -> None:

@@ -127,8 +127,8 @@ def build_masks(
     mask = inputs["attention_mask"].bool()
     if needs_left_padding(model.config) and not mask[:, -1].all():
         raise AttnProbeError(
-            "expected padding on the left, got padding on the right; "
-            f"{type(model).__name__} classifies at the last position"
+            "expected padding on the left, got padding on the right. Set tokenizer.padding_side to "
+            f"'left', because {type(model).__name__} classifies a text at its last position."
         )
     return mask, inputs["special_tokens_mask"].bool()
 
@@ -153,8 +153,8 @@ def find_unit_representatives(
     """
     if level == "word" and "word_ids" not in inputs:
         raise AttnProbeError(
-            "level='word' needs word_ids in the batch, but there are none; use a fast tokenizer or "
-            "level='token'"
+            "level='word' needs word_ids in the batch, but there are none; use a fast tokenizer, or "
+            "set level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
         return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
@@ -170,8 +170,8 @@ This limit was the fastest of those from 512 to 4,096 tokens. Larger passes exce
 """
 
 HINTS_BY_ERROR = {
-    "padding token": "set model.config.pad_token_id to the token used in training",
-    "<eos> token": "leave out texts that contain the model's end token as a word",
+    "padding token": "Set model.config.pad_token_id to the token used in training.",
+    "<eos> token": "Leave out texts that contain the model's end token as a word.",
 }
 """Maps a fragment of a model's error message to a hint that is added to the message.
 
@@ -716,7 +716,7 @@ def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        hints = [f"; {hint}" for fragment, hint in HINTS_BY_ERROR.items() if fragment in reason]
+        hints = [f". {hint}" for fragment, hint in HINTS_BY_ERROR.items() if fragment in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(hints)}"
         ) from error

@@ -384,8 +384,8 @@ def _find_attention_modules(
         # A model may raise arbitrary exceptions.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
-            f"expected a model that runs on a single text or image, but {type(model).__name__} "
-            f"failed with the error: {reason}; {SUPPORTED_MODELS} can be audited"
+            f"{type(model).__name__} failed on an example text or image with the error: {reason}. "
+            f"Supported models: {SUPPORTED_MODELS}."
         ) from error
 
 
@@ -460,8 +460,8 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
-            "expected a model that reads texts or images (input_ids or pixel_values), but "
-            f"{type(model).__name__} reads {model.main_input_name}"
+            "expected a model for texts or images (input_ids or pixel_values), but the input of "
+            f"{type(model).__name__} is {model.main_input_name}"
         )
     config = config.get_text_config()
     end_id = getattr(config, "eos_token_id", None)
@@ -484,7 +484,7 @@ def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
     if not head.can_read(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
-            f"{', '.join(_describe_shapes(result)) or 'none'}; {SUPPORTED_MODELS} can be audited"
+            f"{', '.join(_describe_shapes(result)) or 'none'}. Supported models: {SUPPORTED_MODELS}."
         )
 
 
@@ -511,17 +511,17 @@ def _check_attention_shapes(
     """
     if not names:
         raise AttnProbeError(
-            f"expected softmax attention, found none in {type(model).__name__} "
-            f"(attention implementation {model.config._attn_implementation!r}); if the model has "
-            "softmax attention, load it with attn_implementation='eager' or 'sdpa'; other models "
-            "cannot be audited"
+            f"expected softmax attention, found none in {type(model).__name__} with "
+            f"attn_implementation={model.config._attn_implementation!r}. Try "
+            "attn_implementation='eager' or 'sdpa'. A model without softmax attention cannot be "
+            "audited."
         )
     for name, shape in zip(names, shapes, strict=True):
         if shape[0] != 1 or shape[2:] != (n_keys, n_keys):
             raise AttnProbeError(
-                f"expected attention [1, heads, {n_keys}, {n_keys}] over {n_keys} "
-                f"positions, got {list(shape)} in {name}; "
-                "banded, pooled or approximated attention cannot be audited"
+                f"expected attention of shape [1, heads, {n_keys}, {n_keys}] in {name}, got "
+                f"{list(shape)}. Models with banded, pooled or approximated attention cannot be "
+                "audited."
             )
 
 

@@ -651,17 +651,17 @@ def check_edits_reach_logits(
         error = float((unchanged - native).abs().max())
         if not error <= tolerance:
             raise AttnProbeError(
-                f"self-check failed: replaying unchanged attention in {name} changed the logits by "
-                f"{error:.1e}, but at most {tolerance:.1e} is allowed; this model cannot be "
-                "audited, please report it"
+                f"self-check failed: the logits changed by {error:.1e} when the attention in {name} "
+                f"was replaced with itself (tolerance: {tolerance:.1e}). This model cannot be "
+                "audited. Please report this problem."
             )
         visible = observation.model.get_visible_keys(observation, layer)
         edit = put_weight_on_least_attended(attention, visible)[None]
         edited = replay_logits(observation, {layer: edit})[0]
         if (visible.sum(-1) > 1).any() and torch.equal(edited, unchanged):
             raise AttnProbeError(
-                f"self-check failed: editing the attention in {name} did not change any logit, so "
-                "the edit does not reach the model; this model cannot be audited, please report it"
+                f"self-check failed: no logit changed when the attention in {name} was edited. "
+                "This model cannot be audited. Please report this problem."
             )
 
 

@@ -208,8 +208,8 @@ class TokenTagHead(TaskHead):
             is_read = inputs["labelled"].bool() & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected at least one word with a tag in every text, but a text has none; leave "
-                "this text out"
+                "expected a word with a tag in every text, but a text has none; leave texts without "
+                "tags out"
             )
         return dict(inputs) | _number_slots(is_read)
 
@@ -263,8 +263,8 @@ class MaskedWordHead(TokenTagHead):
         is_read = (inputs["input_ids"] == self.mask_id) & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a mask token in every text, but a text has none; replace the word to "
-                "predict with the tokenizer's mask token"
+                "expected a mask token in every text, but a text has none; in every text, replace "
+                "the word to predict with the mask token"
             )
         with_slots = dict(inputs) | _number_slots(is_read)
         logits = self._gather_slots(run(with_slots).logits, with_slots).nan_to_num(0)
@@ -323,8 +323,8 @@ class SpanHead(TaskHead):
             is_read = is_read & (segments == 1)
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a context for every question, but a question has none; name the context "
-                "column with --text-pair-column"
+                "expected a context for every question, but a question has none; set "
+                "--text-pair-column to the column with the contexts"
             )
         keys = torch.arange(is_read.shape[1], device=is_read.device)
         return {
@@ -374,8 +374,8 @@ class MultipleChoiceHead(TaskHead):
         """
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
-                "expected several choices per example, got a single text; name the columns that "
-                "contain the choices"
+                "expected several choices per example, got a single text; use data with several "
+                "choices, such as a column 'choices'"
             )
         logits = run(inputs).logits
         chosen = logits.argmax(-1)
@@ -520,8 +520,8 @@ def create_head(
     if predicts == "number" or threshold is not None:
         option = "predicts" if threshold is None else "threshold"
         raise AttnProbeError(
-            f"the option {option} applies only to models that predict a number, but {name} is a "
-            "model for another task; leave the option out"
+            f"{option} is only for models that predict a number, but {name} is for another task; "
+            "leave the option out"
         )
     return HEADS_BY_CLASS_SUFFIX[suffix](model, mask_id)
 
@@ -554,8 +554,8 @@ def _create_masked_word_head(model: PreTrainedModel, mask_id: int | None) -> Mas
     """Create the task head for a masked language model."""
     if mask_id is None:
         raise AttnProbeError(
-            "expected a mask token for a masked language model, got none; load the model's "
-            "tokenizer, or pass the option mask_id"
+            "a masked language model needs a mask token. Load the model's tokenizer, or set mask_id "
+            "to the id of the token."
         )
     n_candidates = count_candidate_words(model.config.get_text_config().vocab_size)
     words = Prediction(
@@ -632,7 +632,7 @@ def _create_text_head(
         is_regression = getattr(model.config, "problem_type", None) == "regression"
         if len(names) > 1 and not is_regression:
             raise AttnProbeError(
-                f"predicts=number needs a model with one logit, but this model has {len(names)} "
+                f"predicts='number' needs a model with one logit, but this model has {len(names)} "
                 f"classes ({', '.join(names[:5])}); leave the option out"
             )
         unit = 1.0 if scale is None else scale
@@ -645,8 +645,8 @@ def _create_text_head(
         n_classes = "a single class" if has_one_logit else f"{len(names)} classes"
         hint = ", or set --predicts number" if has_one_logit else ""
         raise AttnProbeError(
-            "a threshold applies only to models that predict a number, but this model has "
-            f"{n_classes}; leave the threshold out{hint}"
+            "threshold is only for models that predict a number, but this model has "
+            f"{n_classes}. Leave threshold out{hint}."
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return MultiLabelHead(predictions.make_label_prediction(names))

@@ -101,7 +101,7 @@ NOT_COVERED = {
     "CanineForQuestionAnswering": "token embedding table",
     "IBertForMultipleChoice": "expected softmax attention",  # of whole numbers
     "LongformerForTokenClassification": "banded, pooled or approximated",
-    "LongformerForQuestionAnswering": "runs on a single text or image",
+    "LongformerForQuestionAnswering": "failed on an example text or image",
     "FunnelForMaskedLM": "banded, pooled or approximated",
 }
 

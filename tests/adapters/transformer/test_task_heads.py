@@ -330,8 +330,8 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("words", {}, "expected a mask token for a masked language model"),
-        ("logit", {"threshold": 0.5}, "a threshold applies only to models that predict a number"),
+        ("words", {}, "a masked language model needs a mask token"),
+        ("logit", {"threshold": 0.5}, "threshold is only for models that predict a number"),
         ("logit", {"predicts": "vibes"}, "expected predicts to be one of"),
     ],
 )
