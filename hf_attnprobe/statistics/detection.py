@@ -21,18 +21,23 @@ from hf_attnprobe.statistics.estimates import compute_sidak_critical_value, draw
 
 
 DETECTION_POWER = 0.95
-"""Probability of detecting an effect whose size equals the detection limit."""
-N_TEXT_DRAWS = 400
-"""Number of random text samples from which the detection probability of an effect is estimated."""
-N_RESAMPLES = 200
-"""Number of bootstrap resamples for the confidence interval of a detection limit."""
-N_STEPS_PER_DOSE = 24
-"""Number of points that are interpolated linearly between two planted doses, to locate the dose at
-which the detection power is reached."""
-LOG_PROB_STATISTIC = "log_prob"
-"""Name of the statistic that contains the log-probability of the last class.
+"""Probability with which an effect at the detection limit is detected."""
+N_SIMULATED_AUDITS = 400
+"""Number of simulated audits, each of a different random sample of texts.
 
-For a language model, it is the log-probability of the answer.
+The share of these audits that detect an effect is the estimated detection probability.
+"""
+N_RESAMPLES = 200
+"""Number of bootstrap resamples for the confidence interval of the detection limit."""
+N_STEPS_BETWEEN_DOSES = 24
+"""Number of steps between two measured doses of an effect, at which statistics are interpolated.
+
+The detection limit is then found between two steps.
+"""
+LOG_PROB_STATISTIC = "log_prob"
+"""Name of the statistic that contains the log-probability of the class that the effect changes.
+
+This is the last class of a classifier. For a language model, it is the log-probability of the answer.
 """
 
 
@@ -67,7 +72,7 @@ def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
     Returns:
         How often each sample contains each text, [samples, texts].
     """
-    return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_TEXT_DRAWS)
+    return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_SIMULATED_AUDITS)
 
 
 def compute_detection_rate(
@@ -111,7 +116,7 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
         if dose 0 is already detected, and infinite if even the largest dose is not.
     """
     n_steps = len(values) - 1
-    positions = np.linspace(0, n_steps, n_steps * N_STEPS_PER_DOSE + 1)
+    positions = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
     lower_dose = np.minimum(positions.astype(int), n_steps - 1)
     fraction = (positions - lower_dose)[:, None]
     interpolated = (1 - fraction) * values[lower_dose] + fraction * values[lower_dose + 1]
@@ -126,7 +131,7 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
     # Between the last undetected step and the next one, the rate is interpolated linearly.
     missing_power = DETECTION_POWER - rates[last_undetected]
     gained_power = rates[last_undetected + 1] - rates[last_undetected]
-    return float((last_undetected + missing_power / gained_power) / N_STEPS_PER_DOSE)
+    return float((last_undetected + missing_power / gained_power) / N_STEPS_BETWEEN_DOSES)
 
 
 def estimate_detection_limit(

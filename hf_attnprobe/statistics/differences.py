@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.special import bdtr, ndtr
 
 from hf_attnprobe.statistics.estimates import (
-    MANY_TEXTS,
+    MAX_RESAMPLED_TEXTS,
     SINGLE_CRITICAL_VALUE,
     Estimate,
     Moments,
@@ -280,7 +280,10 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 
 
 N_PERMUTATIONS = 9_999
-"""Number of random sign combinations that a sign-flip permutation test draws."""
+"""Number of random permutations that a permutation test draws.
+
+Here a permutation is a random choice of signs for the differences between two rankings.
+"""
 COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
@@ -292,7 +295,7 @@ COMPARED_STATISTICS = {
         "drop_of_top_3",
     ),
 }
-"""Statistics for which rankings are compared with each other, keyed by faithfulness test.
+"""Maps each faithfulness test to the statistics for which rankings are compared.
 
 For example, ``regret@attention`` is compared with ``regret@gradient``, text by text.
 """
@@ -545,7 +548,7 @@ def compute_sign_flip_p_values(
 ) -> np.ndarray:
     """Test for each column whether its mean is 0, with a sign-flip permutation test.
 
-    For more than ``MANY_TEXTS`` texts, nothing is drawn. The sum with random signs is then nearly
+    For more than ``MAX_RESAMPLED_TEXTS`` texts, nothing is drawn. The sum with random signs is then nearly
     normal with variance Σ value².
 
     Args:
@@ -558,7 +561,7 @@ def compute_sign_flip_p_values(
         Two-sided p-values, [columns].
     """
     n_texts = len(differences)
-    if n_texts > MANY_TEXTS:
+    if n_texts > MAX_RESAMPLED_TEXTS:
         moments = compute_moments(differences)
         sums = moments.n * moments.mean
         standard_deviation = np.sqrt(moments.m2 + moments.n * moments.mean**2)

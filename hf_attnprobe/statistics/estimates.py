@@ -88,7 +88,7 @@ class Estimate:
 
 
 CONFIDENCE_LEVEL = 0.95
-"""Probability with which a confidence interval covers the true value, unless stated otherwise."""
+"""Default probability with which a confidence interval covers the true value."""
 
 
 def compute_sidak_critical_value(n: int) -> float:
@@ -106,7 +106,7 @@ def compute_sidak_critical_value(n: int) -> float:
 
 
 SINGLE_CRITICAL_VALUE = compute_sidak_critical_value(1)
-"""Critical value for a single 95% confidence interval: 1.96 standard errors."""
+"""Critical value for a single 95% confidence interval: a half-width of 1.96 standard errors."""
 
 
 def compute_share_interval(
@@ -233,11 +233,12 @@ def find_binary_columns(values: np.ndarray) -> np.ndarray:
 
 
 N_RESAMPLES = 1000
-"""Number of random resamples of the texts from which a bootstrap confidence interval is computed."""
-MANY_TEXTS = 20_000
-"""Number of texts above which a normal distribution replaces bootstrap resamples and random signs.
+"""Default number of bootstrap resamples for a confidence interval."""
+MAX_RESAMPLED_TEXTS = 20_000
+"""Largest number of texts for which the texts are resampled.
 
-The mean over so many texts is nearly normally distributed, so the printed digits do not change.
+With more texts, confidence intervals and p-values are computed from a normal distribution instead. A mean
+over so many texts is almost exactly normally distributed.
 """
 
 
@@ -293,7 +294,7 @@ def compute_moments(values: np.ndarray) -> Moments:
 
 
 TEXTS_PER_CHUNK = 2**14
-"""Number of texts that are copied at a time when moments are summed, which limits the memory."""
+"""Number of texts per chunk. Sums over many texts are computed in chunks, to limit the memory."""
 
 
 def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
@@ -620,17 +621,17 @@ def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
 # --- Many means at once -----------------------------------------------------------------------
 
 
-N_DRAWS = 2000
-"""Number of random draws in the multiplier bootstrap.
+N_BOOTSTRAP_DRAWS = 2000
+"""Default number of bootstrap draws for simultaneous confidence intervals.
 
-It estimates how wide confidence intervals must be to cover all their means at once.
+The draws determine how wide the intervals must be to cover all true means at once.
 """
-DRAWS_PER_CHUNK = 250
-"""Number of multiplier bootstrap draws that are computed at a time, which limits the memory."""
+BOOTSTRAP_DRAWS_PER_CHUNK = 250
+"""Number of bootstrap draws per chunk. The draws are computed in chunks, to limit the memory."""
 
 
 def compute_simultaneous_interval(
-    values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
+    values: np.ndarray, *, seed: int = 0, n_draws: int = N_BOOTSTRAP_DRAWS
 ) -> np.ndarray:
     """Compute simultaneous 95% confidence intervals for the means of all columns.
 
@@ -672,7 +673,9 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
     return intervals
 
 
-def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
+def estimate_critical_value(
+    values: np.ndarray, *, seed: int = 0, n_draws: int = N_BOOTSTRAP_DRAWS
+) -> float:
     """Estimate the critical value for simultaneous 95% confidence intervals.
 
     A multiplier bootstrap draws random weights for the texts. In each draw, the largest deviation
@@ -696,14 +699,14 @@ def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int =
     centred = np.nan_to_num((values - moments.mean)[:, is_varying])
     centred = centred / np.sqrt(moments.m2[is_varying])
     generator = np.random.default_rng(seed)
-    if len(values) > MANY_TEXTS:
+    if len(values) > MAX_RESAMPLED_TEXTS:
         # The distribution of the means only depends on their covariance matrix, so its square
         # root replaces the rows for the texts.
         eigenvalues, eigenvectors = np.linalg.eigh(centred.T @ centred)
         centred = (eigenvectors * np.sqrt(eigenvalues.clip(0))).T
     largest_deviations = []
-    for start in range(0, n_draws, DRAWS_PER_CHUNK):
-        chunk_size = min(DRAWS_PER_CHUNK, n_draws - start)
+    for start in range(0, n_draws, BOOTSTRAP_DRAWS_PER_CHUNK):
+        chunk_size = min(BOOTSTRAP_DRAWS_PER_CHUNK, n_draws - start)
         weights = generator.standard_normal((chunk_size, len(centred)))
         largest_deviations.append(np.abs(weights @ centred).max(1))
     quantile = np.quantile(np.concatenate(largest_deviations), CONFIDENCE_LEVEL)

@@ -175,7 +175,7 @@ def build_evidence(
 
 
 GREEDY_STATISTIC = "answer_is_greedy"
-"""Name of a statistic of language models: whether greedy decoding generates the explained answer.
+"""Name of the statistic that is 1 if a language model generates the explained answer itself, else 0.
 
-It is 1 if the model itself would give this answer, otherwise 0.
+The model generates its own answer by greedy decoding.
 """

@@ -17,16 +17,16 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
-"""Smallest number of texts from which a question about a model is answered.
+"""Smallest number of texts that are needed to answer a question about a model.
 
-With fewer texts, confidence intervals are unreliable, and the answer is "cannot say".
+With fewer texts, the confidence intervals are unreliable, so the answer is "cannot say".
 """
 MIN_PROMPTS = 10
-"""Smallest number of prompts from which a question about a language model is answered.
+"""Smallest number of prompts that are needed to answer a question about a language model.
 
-It is smaller than the 30 texts that other models need, because a prompt takes seconds and contains many units. With so few
-prompts, confidence intervals are still valid: they use Student's t distribution, or are exact for
-shares.
+Other models need 30 texts. A prompt takes longer than a text, and it contains many units. With ten
+prompts, the confidence intervals are still valid, because they use Student's t distribution. Intervals
+for shares are exact.
 """
 
 
@@ -58,7 +58,7 @@ class Answer(StrEnum):
 
 
 ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
-"""Answers no, partly and yes, sorted by the graded number from low to high."""
+"""Answers in ascending order: the lowest numbers are graded "no", and the highest ones "yes"."""
 
 
 @dataclass(frozen=True)

@@ -38,31 +38,27 @@ from hf_attnprobe.statistics.summary import select_site_texts
 LayerHead = tuple[int, int]
 """Layer index and head index of an attention head, both from 0; negative indices mark groups."""
 ALL_HEADS_INDEX = -1
-"""Layer or head index −1, which means "all".
+"""Layer or head index that means "all".
 
-Layer 3 with head −1 stands for all heads of layer 3. Layer −1 with head −1 stands for all attention.
+For example, layer 3 with head −1 means all heads of layer 3. Layer −1 with head −1 means all attention.
 """
 HEAD_SET_INDEX = -2
-"""Layer index −2, which marks a user-defined set of heads.
+"""Layer index of a set of heads that the user has defined.
 
-The head index is then the number of the set: layer −2 with head 0 stands for the first set.
+The head index is the number of the set. For example, layer −2 with head 0 is the first set.
 """
 ALL_ATTENTION_SITE: LayerHead = (ALL_HEADS_INDEX, ALL_HEADS_INDEX)
-"""Site (layer −1, head −1) that stands for all attention of the model."""
+"""Site (layer and head) that means all attention of the model."""
 Interval = tuple[float, float]
 """Low and high end of a confidence interval."""
 
 EFFECT_STATISTIC = "standard_tvd"
 """Name of the statistic that measures the effect of attention on the output.
 
-It is the median output change over many shuffles of the attention weights, as a total variation
-distance at the standard temperature.
+The effect is the output change by the median of many shuffles of the attention weights.
 """
-WORST_EFFECT_STATISTIC = "largest_standard_tvd"
-"""Name of the statistic that measures the largest output change over all shuffles.
-
-Like the median change, it is a total variation distance at the standard temperature.
-"""
+LARGEST_EFFECT_STATISTIC = "largest_standard_tvd"
+"""Name of the statistic that measures the largest effect of any shuffle of the attention weights."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +164,7 @@ def _measure_site(
     """
     texts = select_site_texts(rows, site)
     effect = estimate_mean(texts.get_values(EFFECT_STATISTIC))
-    worst_effect = estimate_mean(texts.get_values(WORST_EFFECT_STATISTIC))
+    worst_effect = estimate_mean(texts.get_values(LARGEST_EFFECT_STATISTIC))
     faithfulness = compute_faithfulness(select_site_texts(explained_rows, site), parts=parts)
     return HeadEvaluation(site, effect, worst_effect, faithfulness.score, faithfulness.parts)
 

@@ -25,23 +25,27 @@ from hf_attnprobe.statistics.sampling import draw_random_order
 
 
 PREDICTION_TEST = "prediction"
-"""Name in the field "test" of rows that contain predictions and labels instead of test results."""
-UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
-"""Statistics that are measured for each unit of a passage; the key after "@" is the unit number.
+"""Test name of the rows that contain the model's predictions and the labels.
 
-Reports do not average them over texts.
+All other rows contain the results of a faithfulness test, such as "erasure".
+"""
+UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
+"""Statistics of a single unit of a passage, such as a sentence.
+
+The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the first unit. Reports do not
+average these statistics over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Fields of a column key, for example ("erasure", "regret@attention", 0, 3)."""
-FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Data type of each field of a column key, in a data frame."""
+"""Names of the four fields in a :data:`Column`, such as ("erasure", "regret@attention", 0, 3)."""
+COLUMN_FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
+"""Maps each column field to its data type in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
-"""Fields that together identify a single value in a data frame with one value per row.
+"""Columns that together identify a row in a data frame with one value per row.
 
-Rows are sorted by these fields, from left to right.
+The rows are sorted by these columns, starting with the first one.
 """
 VALUES_PER_CHUNK = 2**20
-"""Number of values that are loaded at a time when many columns are read, to limit the memory."""
+"""Approximate number of values per chunk. Many columns are read in chunks, to limit the memory."""
 
 Column = tuple[str, str, int, int]
 """Key of a column: test, statistic, layer and head, such as ("erasure", "regret@attention", 0, 3)."""
@@ -247,7 +251,7 @@ class Rows:
         rows["example_id"] = self.ids[text_indices]
         rows["value"] = self.read_matrix(self.columns).T[is_measured]
         rows.attrs = dict(self.attrs)
-        return rows.astype(FIELD_DTYPES)
+        return rows.astype(COLUMN_FIELD_DTYPES)
 
 
 def make_empty_rows() -> Rows:
@@ -471,7 +475,7 @@ class Texts:
 
 
 STOPPING_KEY = "stopping"
-"""Provenance key under which an audit that ended early stores how and when it stopped."""
+"""Key of the provenance entry that records how and when an audit stopped early."""
 
 
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
@@ -522,17 +526,19 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
     ).drop_unmeasured_texts()
 
 
-def select_counted_rows(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
+def select_counted_rows(
+    rows: Rows, stopping_record: Mapping[str, Any] | None, ids: Iterable[int]
+) -> Rows:
     """Select the rows that a report uses: all rows, unless the audit ended early.
 
     Args:
         rows: audit rows.
-        facts: provenance entry :data:`STOPPING_KEY`; None if there is no such entry.
+        stopping_record: provenance entry :data:`STOPPING_KEY`; None if there is no such entry.
         ids: all text ids in the audit.
 
     Returns:
         The selected rows; see :func:`select_gapless_rows`.
     """
-    if facts is None or not len(rows):
+    if stopping_record is None or not len(rows):
         return rows
-    return select_gapless_rows(rows, draw_random_order(ids, facts["seed"]))
+    return select_gapless_rows(rows, draw_random_order(ids, stopping_record["seed"]))

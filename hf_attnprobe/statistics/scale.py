@@ -43,24 +43,18 @@ from hf_attnprobe.statistics.estimates import (
 from hf_attnprobe.statistics.rows import Texts
 
 
-MIN_PARTS = 2
-"""Smallest number of faithfulness parts (such as importance or erasure) that must be measured.
-
-With fewer parts, there is no faithfulness score.
-"""
+MIN_FAITHFULNESS_PARTS = 2
+"""Smallest number of faithfulness parts, such as importance and erasure, for a faithfulness score."""
 NO_ESTIMATE = Estimate(float("nan"), None, 0)
-"""Estimate without a value, an interval or texts, for a number that was not measured."""
+"""Placeholder for the estimate of a number that was not measured."""
 MIN_SCALE_LENGTH = 1e-9
-"""Smallest length of a scale, the absolute difference between its two ends.
+"""Smallest length of a scale, that is, the smallest difference between its ends.
 
-On a shorter scale, rounding errors would determine the positions, so they are undefined.
+Positions on a shorter scale are NaN, because they would mainly consist of rounding errors.
 """
 
 MeanFunction = Callable[[np.ndarray], np.ndarray]
-"""Function from the means of several statistics, [..., columns], to one number, [...].
-
-The last axis lists the statistics.
-"""
+"""Function that computes one number, [...], from the means of several statistics, [..., statistics]."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +137,10 @@ def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
     return compute_scale_position(best_baseline, value, np.ones_like(value))
 
 
-LEAD_LOSS_PREFIX = "fraction_to_lose_lead@"
-"""Prefix of statistic names such as "fraction_to_lose_lead@attention".
-
-These statistics measure the share of attention weights that are erased, in the order of a ranking, until
-the decision has lost nine tenths of its margin.
-"""
 IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
 ERASURE = Part(
     "erasure",
-    (f"{LEAD_LOSS_PREFIX}random", f"{LEAD_LOSS_PREFIX}{{}}", f"{LEAD_LOSS_PREFIX}best"),
+    ("fraction_to_lose_lead@random", "fraction_to_lose_lead@{}", "fraction_to_lose_lead@best"),
     _compute_position_to_best,
     reach_statistic="lead_is_lost",
 )
@@ -161,13 +149,16 @@ REMOVAL = Part(
 )
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
 CLASSIFIER_PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
-"""Parts over which the faithfulness of a classifier is averaged, as reports list them."""
+"""Parts of a classifier's faithfulness, in the order in which reports list them.
+
+Faithfulness is the mean of its parts.
+"""
 
 
 COMMONEST_POSITION_STATISTIC = "source_found@place"
-"""Name of the statistic of a baseline that guesses the most common position of the source.
+"""Name of the statistic that measures how often a position baseline finds the source of an answer.
 
-The statistic measures how often this guess is right.
+The baseline guesses that the source is the unit at the most common position, such as the first sentence.
 """
 SOURCE_BASELINES = {
     "chance": "source_found@chance",
@@ -176,20 +167,25 @@ SOURCE_BASELINES = {
     "last": "source_found@last",
     "commonest place": COMMONEST_POSITION_STATISTIC,
 }
-"""Baselines that guess the source of an answer without using attention.
+"""Maps each baseline to the statistic that measures how often it finds the source of an answer.
 
-The keys are names of baselines, and the values are statistics that measure how often they are right.
+The baselines are simple guesses without attention. For example, "first" always guesses the first unit of
+the passage.
 """
 ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
 """Statistics from which the faithfulness part "source" is computed.
 
-They are the share of texts in which a ranking finds the source, and the same share for each baseline.
+The first one is 1 if a ranking finds the source of an answer, and 0 otherwise; ``{}`` is replaced by the
+name of the ranking. The other statistics are the same for each baseline.
 """
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
-"""Parts over which the faithfulness of a language model is averaged, as reports list them."""
+"""Parts of a language model's faithfulness, in the order in which reports list them.
+
+Faithfulness is the mean of its parts.
+"""
 
 
 def add_commonest_position(texts: Texts) -> Texts:
@@ -355,7 +351,7 @@ def compute_faithfulness(
     for part_columns in counted_parts:
         part_estimates[part_columns.part.key] = _estimate_parts([part_columns])
     score = NO_ESTIMATE
-    if len(counted_parts) >= MIN_PARTS:
+    if len(counted_parts) >= MIN_FAITHFULNESS_PARTS:
         score = _estimate_parts(counted_parts)
     return Faithfulness(score, part_estimates)
 
@@ -381,7 +377,7 @@ def compute_contributions(
     ranking: str = "attention",
     parts: Sequence[Part] = CLASSIFIER_PARTS,
     *,
-    min_parts: int = MIN_PARTS,
+    min_parts: int = MIN_FAITHFULNESS_PARTS,
 ) -> np.ndarray | None:
     """Compute how much each text contributes to faithfulness, to compare models text by text.
 
@@ -423,7 +419,7 @@ def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> li
     """
     measured_parts = _list_measured_parts(texts, ranking, parts)
     large_parts = [columns for columns in measured_parts if columns.n >= MIN_DISPLAYED_TEXTS]
-    return large_parts if len(large_parts) >= MIN_PARTS else measured_parts
+    return large_parts if len(large_parts) >= MIN_FAITHFULNESS_PARTS else measured_parts
 
 
 def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
@@ -472,14 +468,15 @@ def _build_mean_position(
 
 # --- Default classes ----------------------------------------------------------------------------
 
-MAX_DEFAULT_LOSS = 0.1
-"""Largest probability loss at which the most important token of a text still hardly matters.
+MAX_DEFAULT_CLASS_LOSS = 0.1
+"""Largest loss of probability at which a predicted class can be a default class.
 
-The loss is measured by leaving out the token, at the standard temperature. If the confidence interval for
-the mean loss in a predicted class ends below this limit, these texts contain nothing to highlight.
+The loss is measured by leaving out the most important token of each text, at the standard temperature.
+If even the upper end of the confidence interval for the mean loss is smaller than this limit, no token in
+these texts is important.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
-"""Name of the statistic that measures the largest loss of probability by leaving out one token."""
+"""Name of the statistic that measures the largest loss of probability when one token is left out."""
 
 
 def find_default_classes(
@@ -506,7 +503,7 @@ def find_default_classes(
             continue
         class_texts = texts.select(members)
         largest_loss = estimate_mean(class_texts.get_values(LARGEST_LOSS_STATISTIC))
-        if largest_loss.ci95 is None or largest_loss.ci95[1] >= MAX_DEFAULT_LOSS:
+        if largest_loss.ci95 is None or largest_loss.ci95[1] >= MAX_DEFAULT_CLASS_LOSS:
             continue
         class_interval = compute_faithfulness(class_texts, parts=parts).score.ci95
         other_texts = texts.select(~members)
@@ -519,4 +516,4 @@ def find_default_classes(
 
 
 MIN_CLASS_TEXTS = 10
-"""Smallest number of texts from which a predicted class is evaluated separately."""
+"""Smallest number of texts for a separate evaluation of a predicted class."""

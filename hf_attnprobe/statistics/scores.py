@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
-    MANY_TEXTS,
+    MAX_RESAMPLED_TEXTS,
     N_RESAMPLES,
     SINGLE_CRITICAL_VALUE,
     Estimate,
@@ -353,7 +353,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
 
 
 N_PROBABILITY_BINS = 10
-"""Number of equally wide bins of predicted probabilities for the expected calibration error."""
+"""Number of probability bins for the expected calibration error. All bins have the same width."""
 
 
 @dataclass(frozen=True)
@@ -527,7 +527,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
     predicted = predictions.get_values("value")[is_labelled]
     labels = labels[is_labelled]
     n = len(predicted)
-    if n > MANY_TEXTS:
+    if n > MAX_RESAMPLED_TEXTS:
         r_squared = _estimate_r_squared(predicted, labels)
     else:
         counts = prepend_full_sample(draw_resample_counts(n, seed=seed))

@@ -28,9 +28,9 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 ALL_TEXTS_GROUP = "all"
-"""Name of the group of all texts, for which means are reported.
+"""Name of the group that contains all texts.
 
-Means are also reported for each predicted class, whose group has the name of the class.
+Reports list means over this group, and over one group of texts for each predicted class.
 """
 RANKING_ORDER = (
     "random",
@@ -43,10 +43,9 @@ RANKING_ORDER = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings in the order in which report tables list their statistics.
+"""Rankings in the order in which the tables of a report list them.
 
-For example, ``regret@attention`` comes before ``regret@gradient``. Rankings that are not in this list
-follow in alphabetical order.
+Other rankings follow in alphabetical order.
 """
 
 
@@ -390,15 +389,15 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
 # --- Attention weight bins --------------------------------------------------------------------
 
 
-ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Edges of the bins by which texts are grouped in reports: by their largest attention weight.
+ATTENTION_BIN_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Edges of the bins by which reports group texts according to their largest attention weight.
 
-Jain & Wallace 2019 use the same bins in Figure 6.
+The bins are those of Figure 6 in Jain & Wallace 2019.
 """
-N_GAP_BINS = 10
-"""Number of equally wide bins for the difference Δα between two erased attention weights."""
+N_ATTENTION_GAP_BINS = 10
+"""Number of bins for the gap (difference) between two attention weights. Each bin is 0.1 wide."""
 ROUNDING_TOLERANCE = 1e-9
-"""Largest difference between two computed numbers that is attributed to rounding."""
+"""Tolerance for rounding errors. Numbers that differ by less than this count as equal."""
 
 
 def list_bin_names() -> list[str]:
@@ -407,7 +406,7 @@ def list_bin_names() -> list[str]:
     Returns:
         Intervals such as "[0.00, 0.25)". The last bin includes its upper edge, 1.
     """
-    pairs = itertools.pairwise(ATTENTION_BINS)
+    pairs = itertools.pairwise(ATTENTION_BIN_EDGES)
     names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
     names[-1] = f"{names[-1][:-1]}]"
     return names
@@ -423,13 +422,13 @@ def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categoric
         Bin names, [texts]; missing for texts without a weight.
     """
     weights = np.asarray(max_attention, dtype=np.float64)
-    bin_indices = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
+    bin_indices = np.digitize(weights, ATTENTION_BIN_EDGES[1:-1]).astype(np.int8)
     bin_indices[np.isnan(weights)] = -1
     return pd.Categorical.from_codes(bin_indices, list_bin_names())
 
 
 QUARTILES = (0.25, 0.5, 0.75)
-"""Levels of the lower quartile, the median and the upper quartile, as fractions."""
+"""Quantile levels of the lower quartile, the median and the upper quartile."""
 
 
 def compute_quantiles(
@@ -488,19 +487,19 @@ def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator
     Yields:
         The bins that contain texts.
     """
-    bin_indices = np.floor(np.asarray(delta_attention) * N_GAP_BINS + ROUNDING_TOLERANCE)
-    bin_indices = bin_indices.clip(0, N_GAP_BINS - 1)
+    bin_indices = np.floor(np.asarray(delta_attention) * N_ATTENTION_GAP_BINS + ROUNDING_TOLERANCE)
+    bin_indices = bin_indices.clip(0, N_ATTENTION_GAP_BINS - 1)
     delta_js = np.asarray(delta_js)
-    for index in range(N_GAP_BINS):
+    for index in range(N_ATTENTION_GAP_BINS):
         bin_values = delta_js[(bin_indices == index) & ~np.isnan(delta_js)]
         if not len(bin_values):
             continue
-        low, high = index / N_GAP_BINS, (index + 1) / N_GAP_BINS
-        bracket = "]" if index == N_GAP_BINS - 1 else ")"
+        low, high = index / N_ATTENTION_GAP_BINS, (index + 1) / N_ATTENTION_GAP_BINS
+        bracket = "]" if index == N_ATTENTION_GAP_BINS - 1 else ")"
         first_quartile, median, third_quartile = compute_quantiles(bin_values)
         yield GapBin(
             f"[{low:.1f}, {high:.1f}{bracket}",
-            (index + 0.5) / N_GAP_BINS,
+            (index + 0.5) / N_ATTENTION_GAP_BINS,
             len(bin_values),
             median,
             (first_quartile, third_quartile),

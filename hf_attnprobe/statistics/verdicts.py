@@ -43,10 +43,10 @@ ELSEWHERE_RULE = Rule(
     if_no="no trained model both classifies as well and attends to other words",
     if_open="it is open whether a model that classifies as well can attend to other words",
 )
-"""Rule that decides whether a model trained to attend to other words (an adversary) can do so.
+"""Rule about adversaries: models that are trained to attend to other words than the base model.
 
-The adversary's attention must be farther from the base model's attention than that of any base model
-trained with another seed.
+The answer is yes if an adversary's attention differs more from the base model than the attention of base
+models that were trained with other seeds.
 """
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
@@ -194,9 +194,9 @@ RULES: dict[str, Rule] = {
         if_open="attention may or may not show the impermissible tokens",
     ),
 }
-"""All questions that a report answers, with their thresholds, keyed by a short name.
+"""Maps the short name of each question that a report answers to its rule, with thresholds and phrases.
 
-Reports list them in this order: rules for audits first, then rules for retrained and deceptive models.
+Reports list the rules in this order. Rules for retrained and deceptive models are at the end.
 """
 
 
@@ -444,7 +444,7 @@ CLASSIFIER_SET = QuestionSet(
 )
 """Questions about classifiers.
 
-They are only answered if the model is better than always predicting the most frequent class.
+There is only a verdict if the model is better than always predicting the most frequent class.
 """
 ANSWER_SET = QuestionSet(
     ANSWER_QUESTIONS,
@@ -457,7 +457,7 @@ ANSWER_SET = QuestionSet(
 )
 """Questions about language models that answer from a passage.
 
-They are only answered if the answer depends on the passage.
+There is only a verdict if the answer depends on the passage.
 """
 
 
@@ -542,16 +542,16 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
 
 
 DISPLAY_QUESTION = "May I show this to users?"
-"""Question that a report answers for readers who want to display attention to their users."""
+"""Question that reports answer for people who want to display attention to their users."""
 DISPLAY_ADVICE = {
     Answer.YES: "Yes, but with a note that a single text may differ.",
     Answer.PARTLY: "Only with a warning: the highlighted words are some of those that decide.",
     Answer.CANNOT_SAY: "Not yet: the answer is still open.",
     Answer.NO: "No.",
 }
-"""Answers to the question "May I show this to users?", keyed by the verdict of the audit.
+"""Maps each verdict of an audit to the answer to the question "May I show this to users?".
 
-The verdict answers whether attention explains the model's predictions.
+The verdict states whether attention explains the model's predictions.
 """
 
 
@@ -600,7 +600,7 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     gate = indexed_findings.get(question_set.gate)
     needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
     missing_keys = [key for key in needed_keys if key not in indexed_findings]
-    answer, why = _decide(question_set, gate, effects, score, missing_keys)
+    answer, why = _determine_verdict(question_set, gate, effects, score, missing_keys)
     return Conclusion(answer, why, score, question_set, gate, missing_keys)
 
 
@@ -617,24 +617,24 @@ def explain_too_few_texts(n: int, min_texts: int) -> str:
     return f"there are only {n} of the {min_texts} required {{texts}}"
 
 
-def explain_missing_questions(missing: Sequence[str]) -> str:
+def explain_missing_questions(missing_keys: Sequence[str]) -> str:
     """Explain in a clause which further questions a verdict requires.
 
     Args:
-        missing: keys of questions that were not measured.
+        missing_keys: keys of questions that were not measured.
 
     Returns:
         A clause such as "a verdict also needs effect".
     """
-    return f"a verdict also needs {join_rule_names(missing)}"
+    return f"a verdict also needs {join_rule_names(missing_keys)}"
 
 
-def _decide(
+def _determine_verdict(
     question_set: QuestionSet,
     gate: Finding | None,
     effects: Sequence[Finding],
     score: Finding | None,
-    missing: Sequence[str],
+    missing_keys: Sequence[str],
 ) -> tuple[Answer, str]:
     """Determine the verdict and its reason, by the steps in :func:`list_verdict_steps`.
 
@@ -643,7 +643,7 @@ def _decide(
         gate: finding that shows whether there is anything to explain; None if not measured.
         effects: findings about the effect of attention on the output.
         score: finding about faithfulness; None if not measured.
-        missing: keys of required questions that were not measured.
+        missing_keys: keys of required questions that were not measured.
 
     Returns:
         The verdict, and its reason, which is empty if faithfulness alone decides.
@@ -666,8 +666,8 @@ def _decide(
         return Answer.NO, RULES[negative_effects[0]].if_no
     if score is not None and score.answer == Answer.NO:
         return Answer.NO, ""
-    if score is None or missing:
-        return Answer.CANNOT_SAY, explain_missing_questions(missing)
+    if score is None or missing_keys:
+        return Answer.CANNOT_SAY, explain_missing_questions(missing_keys)
     open_effects = [effect.rule for effect in effects if effect.answer == Answer.CANNOT_SAY]
     if open_effects:
         return Answer.CANNOT_SAY, f"the answer to {join_rule_names(open_effects)} is open"

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-PROBABILITY_AMOUNT = "of probability"
-"""Unit that reports print after a change of probability, as in ".20 of probability"."""
+PROBABILITY_UNIT = "of probability"
+"""Words that reports print after a change of a probability, as in ".20 of probability"."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Wording:
     distance_with_range: str = "total variation distance, 0 to 1"
     changed_quantity: str = "output or log-odds, 0 to 1"
     epsilon_text: str = ".01"
-    amount: str = PROBABILITY_AMOUNT
+    amount: str = PROBABILITY_UNIT
     aside: str = ""
     loss_title: str = "probability lost"
     top_probability_name: str = "top probability"
@@ -99,7 +99,7 @@ class Wording:
 
 
 CLASS_WORDING = Wording()
-"""Words that reports use for models that predict one of several classes."""
+"""Default wording of reports, for models that predict one of several classes."""
 PART_WORDINGS = {
     "labels": (
         "labels",
@@ -127,17 +127,18 @@ PART_WORDINGS = {
         "any token of the answer",
     ),
 }
-"""Phrases for predictions that consist of several parts, keyed by prediction type.
+"""Maps each prediction type with several parts to three phrases for :func:`build_wording`.
 
-Each entry names the parts over which changes are averaged, the explained prediction, and the decision
-that can flip. For example, an extracted answer ("span") consists of its start and its end.
+The phrases name the parts, the explained prediction, and the decision that can flip. For example, an
+extracted answer ("span") has two parts, its start and its end.
 """
 
 
 LOWER_BOUND_NOTE = "; a lower bound, because unlikely tokens are combined into one"
-"""Note that reports print after the name of the output distance of a language model.
+"""Note in reports: the output distance of a language model is only a lower bound.
 
-Its vocabulary is so large that unlikely tokens are combined, so the true distance may be larger.
+A language model predicts so many different tokens that all unlikely ones are counted as a single token.
+The true distance can therefore be larger than the measured one.
 """
 
 
