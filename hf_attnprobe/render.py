@@ -18,7 +18,7 @@ from hf_attnprobe.reports.report import (
     join_shares,
     read_audit,
 )
-from hf_attnprobe.retraining.report import FOLDER_KIND, read_retraining
+from hf_attnprobe.retraining.report import RETRAINING_FILE, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.report import read_study_report
 from hf_attnprobe.studies.steps import STATE_FILE
@@ -104,7 +104,7 @@ AUDIT_RESULT = ResultType(
 
 RETRAINING_RESULT = ResultType(
     name="a retraining",
-    marker=f"{FOLDER_KIND}.json",
+    marker=RETRAINING_FILE,
     read=read_retraining,
     endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
@@ -222,12 +222,18 @@ def render_terminal_report(folder: Folders) -> str:
 
 
 def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
-    """Detect the result type, and return it with the folder or folders to read."""
+    """Detect the type of the results in one or several folders.
+
+    Returns:
+        The result type, and the folder or the list of folders from which it is read.
+    """
     folders = _list_folders(folder)
     if len(folders) == 1:
         return detect_result_type(folders[0]), folders[0]
     _check_comparable(folders)
-    return SHARES_RESULT if all(map(is_share, folders)) else AUDIT_COMPARISON_RESULT, folders
+    are_shares = all(is_share(path) for path in folders)
+    result_type = SHARES_RESULT if are_shares else AUDIT_COMPARISON_RESULT
+    return result_type, folders
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:

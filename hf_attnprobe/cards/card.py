@@ -169,7 +169,8 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
         if not before.endswith(line_end * 2):
             before = before.rstrip("\r\n") + line_end * 2
         after = line_end
-    card.text = f"{before}{part.replace(chr(10), line_end)}{after}"
+    part = part.replace("\n", line_end)
+    card.text = f"{before}{part}{after}"
     return str(card)
 
 

@@ -122,7 +122,8 @@ def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
     'a b'
     """
     text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    printable_text = "".join(c if c.isprintable() else " " for c in text)
+    text = " ".join(printable_text.split())
     return text if len(text) <= max_length else text[:max_length] + "…"
 
 

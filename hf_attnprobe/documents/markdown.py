@@ -130,6 +130,7 @@ def _escape_user_text(text: str) -> str:
 def _format_code(text: str) -> str:
     """Format a text as inline code."""
     fence = _choose_fence(text)
+    # Spaces separate the fence from backticks at the start or end of the text.
     space = " " if "`" in text else ""
     line = escape_control_characters(re.sub(r"\s+", " ", text))
     return f"{fence}{space}{line}{space}{fence}"

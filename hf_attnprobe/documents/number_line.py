@@ -108,7 +108,7 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
 
 
 def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
-    """Arrange labels in rows, for narrow and for wide screens.
+    """Assign labels to rows so that they do not overlap, for phones and for large screens.
 
     Args:
         positions: label positions in percent of the line's length, by text.

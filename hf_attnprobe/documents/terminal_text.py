@@ -177,10 +177,11 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
     available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
-    # Widen the columns in order of the space that they need. What a column does not need of its
-    # share is available for the columns after it.
-    for n_before, k in enumerate(sorted(range(len(widths)), key=growth.__getitem__)):
-        n_remaining = len(widths) - n_before
+    # Widen the columns that need the least space first. The space that they do not need remains
+    # available for the other columns.
+    columns_by_growth = sorted(range(len(widths)), key=lambda k: growth[k])
+    for n_widened, k in enumerate(columns_by_growth):
+        n_remaining = len(widths) - n_widened
         share = max(
             available // n_remaining, available - RESERVED_COLUMN_GROWTH * (n_remaining - 1)
         )

@@ -157,9 +157,12 @@ def _list_largest(text: HighlightedText, name: str) -> list[str]:
 
 
 def _mark_weights(text: HighlightedText) -> list[str]:
-    """Format the tokens as parts of a sentence, with large attention weights in bold.
+    """Format the tokens of a text, with bold type for tokens with a large attention weight.
 
-    In a pair of texts, a label in brackets precedes each text.
+    The weight follows a bold token in brackets. In a pair of texts, a label precedes each text.
+
+    Returns:
+        Parts of a sentence.
     """
     parts: list[list[str]] = []
     # In a pair of texts, segment 0 is the first text and segment 1 the second.
@@ -177,7 +180,7 @@ def _mark_weights(text: HighlightedText) -> list[str]:
 
 
 def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
-    """Concatenate lists of strings to one list, and insert a separator between two lists."""
+    """Concatenate lists of strings, with a separator between neighbouring lists."""
     spans: list[str] = []
     for k, part in enumerate(parts):
         spans += [separator, *part] if k else part

@@ -585,8 +585,10 @@ def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]
     if chart.centre is None:
         high = float(measured_values.max(initial=MIN_COLOUR_SCALE_END))
         return Normalize(min(0.0, float(measured_values.min(initial=0.0))), high), "Blues"
-    reach = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_SCALE_END))
-    return TwoSlopeNorm(chart.centre, chart.centre - reach, chart.centre + reach), "PuOr_r"
+    half_range = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_SCALE_END))
+    return TwoSlopeNorm(
+        chart.centre, chart.centre - half_range, chart.centre + half_range
+    ), "PuOr_r"
 
 
 def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
@@ -704,7 +706,7 @@ def save_charts(
 
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
-    """Report recorded warnings: those about missing characters as one, all others unchanged."""
+    """Report recorded warnings. Warnings about missing characters are combined into one."""
     font_warnings = [
         warning for warning in caught_warnings if "missing from font" in str(warning.message)
     ]

@@ -359,7 +359,7 @@ def _build_histogram_series(group: TextGroup, column: str) -> Series:
 def _describe_taus(
     evidence: SiteEvidence, groups: list[TextGroup], measure: str
 ) -> tuple[str, ...]:
-    """Return sentences about each group's mean τ, the chance level, and texts without τ."""
+    """Return sentences about mean rank correlations τ, their chance level, and texts without τ."""
     column = f"attention_{measure}_tau"
     clauses = []
     for group in groups:
@@ -421,7 +421,9 @@ Each audit adds its sentences and values.
 
 
 def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build a chart of output changes by shuffling, binned by each text's largest weight.
+    """Build a chart of the output change when attention is shuffled.
+
+    The texts are grouped into bins by their largest attention weight.
 
     Args:
         evidence: the site's statistics.
@@ -447,9 +449,9 @@ def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Chart | None:
-    """Build a chart of adversarial attention distances, binned by each text's largest weight.
+    """Build a chart of how far attention can be changed while the output changes by at most ε.
 
-    The distance shows how far attention can be changed while the output changes by at most ε.
+    The texts are grouped into bins by their largest attention weight.
 
     Args:
         evidence: the site's statistics.
@@ -496,7 +498,7 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
-    """Build a series of binned medians for each text group."""
+    """Build a series for each group of texts, with the median in each bin of the largest weight."""
     return [
         build_median_series(group.name, _group_by_max_weight(group.values, column).items())
         for group in evidence.groups
@@ -515,11 +517,15 @@ def _describe_bins(
     """Return sentences about the medians in the lowest and the highest bin with texts."""
     bins = _group_by_max_weight(evidence.values, column)
     filled_bins = [name for name, values in bins.items() if len(values)]
-    clauses = [
-        f"{bound}{np.median(bins[name]):.2f} in the {_format_text_count(len(bins[name]))} whose "
-        f"largest weight is in {name}"
-        for name in dict.fromkeys([*filled_bins[:1], *filled_bins[-1:]])
-    ]
+    # If only one bin contains texts, it is described once.
+    described_bins = dict.fromkeys([*filled_bins[:1], *filled_bins[-1:]])
+    clauses = []
+    for name in described_bins:
+        median, n_texts = np.median(bins[name]), len(bins[name])
+        clauses.append(
+            f"{bound}{median:.2f} in the {_format_text_count(n_texts)} whose largest weight is in "
+            f"{name}"
+        )
     sentences = [f"{beginning} {' and '.join(clauses)} (medians over texts)."]
     if explanation:
         sentences.append(explanation)
@@ -575,9 +581,10 @@ DISTANCE_CHART = Chart(
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
-    """Select the allowed output changes ε for which charts are drawn.
+    """Select the values of ε for which charts are drawn.
 
-    Values that the papers use are preferred; without them, the three smallest ones are selected.
+    ε is the largest change of the output that a test of adversarial attention allows. Values from
+    the papers are preferred. If none of them was tested, the three smallest values are selected.
 
     Args:
         evidence: the site's statistics.
@@ -611,13 +618,13 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     series = []
     for epsilon in epsilons:
         name = f"ε = {epsilon}, {distance_type}"
-        series.append(_build_survival_curve(evidence, f"epsilon_max_jsd@{epsilon}", name))
+        series.append(_build_distance_curve(evidence, f"epsilon_max_jsd@{epsilon}", name))
         upper_bound = f"epsilon_max_jsd_upper@{epsilon}"
         if upper_bound in evidence:
             name = f"ε = {epsilon}, at most"
-            series.append(_build_survival_curve(evidence, upper_bound, name))
+            series.append(_build_distance_curve(evidence, upper_bound, name))
     if "largest_jsd" in evidence:
-        series.append(_build_survival_curve(evidence, "largest_jsd", "any output (ceiling)"))
+        series.append(_build_distance_curve(evidence, "largest_jsd", "any output (ceiling)"))
     return replace(
         DISTANCE_CHART,
         sentences=_describe_distances(evidence, epsilons, distance_type),
@@ -625,7 +632,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     )
 
 
-def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
+def _build_distance_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
     """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
     # For each distance on the grid, searchsorted counts the texts with a smaller value.
@@ -651,10 +658,12 @@ def _describe_distances(
     if "largest_jsd" in evidence:
         ceiling = _compute_median(evidence, "largest_jsd")
         sentence += f"; {ceiling:.2f} if the output may change by any amount"
-    exactness = {
-        EXACT_DISTANCE_LABEL: "These are exact maxima.",
-        "found": "These are the largest distances that a search found, so lower bounds.",
-    }.get(distance_type, f"They are {distance_type}, which is a lower bound.")
+    if distance_type == EXACT_DISTANCE_LABEL:
+        exactness = "These are exact maxima."
+    elif distance_type == "found":
+        exactness = "These are the largest distances that a search found, so lower bounds."
+    else:
+        exactness = f"They are {distance_type}, which is a lower bound."
     return (
         f"{sentence}.",
         "A line near the ceiling means that the output hardly determines attention.",
@@ -676,13 +685,6 @@ MAX_TEXT_POINTS = 300
 If an audit has more texts, the chart draws a random sample of them.
 """
 
-ERASURE_CHART_STATISTICS = ("delta_attention", "delta_js")
-"""Names of the statistics on the x axis and the y axis of the erasure chart.
-
-The chart compares erasing the largest attention weight with erasing another weight. The x axis is
-the difference between the two weights. The y axis is the difference between the two output changes.
-"""
-
 ERASURE_CHART = Chart(
     key="js_against_attention",
     title="Erasing the largest weight compared with another one",
@@ -693,7 +695,7 @@ ERASURE_CHART = Chart(
     y_label="ΔJS of the output, nats",
     series=(),
     references=(Reference("no difference", 0.0),),
-    bars="middle half of the texts",
+    bars=ERROR_BAR_LABEL,
     x_range=(0.0, 1.0),
 )
 """Template for the chart of erased weights; each audit adds its sentences and values."""
@@ -711,36 +713,41 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     Returns:
         The chart; None if erasure was not tested.
     """
-    if not set(ERASURE_CHART_STATISTICS) <= set(evidence.values):
+    if "delta_attention" not in evidence or "delta_js" not in evidence:
         return None
-    gap, js = (evidence.values.get_values(name) for name in ERASURE_CHART_STATISTICS)
-    is_known = ~np.isnan(gap + js)
+    delta_attention = evidence.values.get_values("delta_attention")
+    delta_js = evidence.values.get_values("delta_js")
+    is_known = ~np.isnan(delta_attention + delta_js)
     if not is_known.any():
         return None
-    gap, js = gap[is_known], js[is_known]
-    points = _build_point_series(evidence.values.ids()[is_known], gap, js)
+    delta_attention, delta_js = delta_attention[is_known], delta_js[is_known]
+    points = _build_point_series(evidence.values.ids()[is_known], delta_attention, delta_js)
     return replace(
         ERASURE_CHART,
-        sentences=_describe_erasure(gap, js),
-        series=(points, _build_binned_medians(gap, js)),
+        sentences=_describe_erasure(delta_attention, delta_js),
+        series=(points, _build_binned_medians(delta_attention, delta_js)),
     )
 
 
-def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
+def _build_point_series(
+    ids: np.ndarray, delta_attention: np.ndarray, delta_js: np.ndarray
+) -> Series:
     """Build a series with a point for each text, or for a random sample if there are many texts."""
     selection = draw_sample(range(len(ids)), ids, MAX_TEXT_POINTS)
     name = "texts"
     if len(selection) < len(ids):
         name = f"texts ({len(selection)} of {len(ids)}, drawn at random)"
-    return Series(name, tuple(gap[selection].tolist()), tuple(js[selection].tolist()))
+    return Series(
+        name, tuple(delta_attention[selection].tolist()), tuple(delta_js[selection].tolist())
+    )
 
 
-def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
+def _build_binned_medians(delta_attention: np.ndarray, delta_js: np.ndarray) -> Series:
     """Build a series of medians in bins of Δα that are one tenth wide."""
-    bins = list(bin_js_by_gap(gap, js))
+    bins = list(bin_js_by_gap(delta_attention, delta_js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
-        f"median of all {len(js)} texts, by tenths of Δα",
+        f"median of all {len(delta_js)} texts, by tenths of Δα",
         tuple(b.center for b in bins),
         tuple(b.median for b in bins),
         low,
@@ -750,20 +757,25 @@ def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
     )
 
 
-def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
-    """Describe the median difference in output change (ΔJS), also for texts with a large Δα."""
-    negative_share = (js < -ROUNDING_TOLERANCE).mean()
+def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tuple[str, ...]:
+    """Describe how much more the output changes without the largest weight than without another.
+
+    Args:
+        delta_attention: difference between the two weights, [texts].
+        delta_js: difference between the two output changes, [texts].
+    """
+    negative_share = (delta_js < -ROUNDING_TOLERANCE).mean()
     sentences = [
         "Without the largest weight, the output changes by a median of "
-        f"{np.median(js):.3f} nats more than without another weight drawn at random "
-        f"({len(js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
+        f"{np.median(delta_js):.3f} nats more than without another weight drawn at random "
+        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
         "these texts, the other weight changes the output more."
     ]
-    js_with_large_gap = js[gap >= 0.5]
-    if len(js_with_large_gap):
+    selected_delta_js = delta_js[delta_attention >= 0.5]
+    if len(selected_delta_js):
         sentences.append(
             "If the largest weight is larger by at least .5 "
-            f"({len(js_with_large_gap)} texts), the median is {np.median(js_with_large_gap):.3f}."
+            f"({len(selected_delta_js)} texts), the median is {np.median(selected_delta_js):.3f}."
         )
     return tuple(sentences)
 
@@ -814,7 +826,7 @@ FLIP_CHART = Chart(
     x_label="tokens erased in the order of",
     y_label="share of tokens erased at the flip",
     series=(),
-    bars="middle half of the texts",
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
 """Template for the chart of tokens erased before a flip; each audit adds its sentences and values."""
@@ -861,7 +873,7 @@ def _compute_minimum(
     If the exact minimum is unknown, the minimum over the tested rankings is used.
 
     Returns:
-        name: axis label of the minimum, ``SMALLEST_SET`` or ``BEST_TRIED_RANKING``.
+        name: axis label of the minimum, ``SMALLEST_SET_LABEL`` or ``BEST_RANKING_LABEL``.
         minimum: proportion of tokens for each text, [texts].
     """
     if SMALLEST_SET_STATISTIC in evidence:
@@ -881,8 +893,9 @@ def _describe_flips(
         if mean.n:
             clauses.append(f"{format_estimate(mean)} of the tokens in {order}")
     n_flipped = int((~np.isnan(minimum)).sum())
-    n_tested = [evidence.estimate_mean(name).n for name in ("no_set_flips", "no_order_flips")]
-    n_texts = max(filter(None, n_tested), default=len(evidence.values))
+    n_with_tested_sets = evidence.estimate_mean("no_set_flips").n or 0
+    n_with_tested_orders = evidence.estimate_mean("no_order_flips").n or 0
+    n_texts = max(n_with_tested_sets, n_with_tested_orders) or len(evidence.values)
     cause = "some set" if minimum_name == SMALLEST_SET_LABEL else "some tested order"
     sentences = [
         f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}; the "

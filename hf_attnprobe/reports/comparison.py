@@ -118,7 +118,10 @@ class AuditComparison(DocumentedResult):
         return format_json(build_comparison_data(self))
 
     def summary_frame(self) -> pd.DataFrame:
-        """Return a data frame with a row per statistic and audit after the first."""
+        """Return a data frame that compares each statistic between the first and every other audit.
+
+        Each row contains one statistic of one other audit.
+        """
         rows = []
         for statistic, number, difference in iterate_compared_statistics(self):
             rows.append(

@@ -102,7 +102,9 @@ def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) ->
     """Log to the active Weights & Biases run, or to a new run in ``WANDB_PROJECT``."""
     wandb = import_module("wandb")
     active_run = wandb.run
-    with nullcontext(active_run) if active_run else wandb.init() as run:
+    # An active run stays open, but a new run is finished after logging.
+    run_context = nullcontext(active_run) if active_run else wandb.init()
+    with run_context as run:
         run.log({**metrics, f"{METRIC_PREFIX}page": wandb.Html(page.to_html())}, step=step)
 
 
@@ -110,7 +112,9 @@ def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -
     """Log to the active MLflow run, or to a new run."""
     mlflow = import_module("mlflow")
     active_run = mlflow.active_run()
-    with nullcontext(active_run) if active_run else mlflow.start_run():
+    # An active run stays open, but a new run is finished after logging.
+    run_context = nullcontext(active_run) if active_run else mlflow.start_run()
+    with run_context:
         mlflow.log_metrics(dict(metrics), step=step)
         mlflow.log_text(page.to_html(), MLFLOW_PAGE_FILE)
 

@@ -189,6 +189,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
         return None
+    # The gate is the finding that must be "yes" before attention is judged, such as accuracy.
     gate = conclusion.gate
     if conclusion.is_closed and gate is not None and gate.value <= 0:
         return BETTER_MODEL_ADVICE
@@ -203,7 +204,9 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
 
 def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     """Return a command or advice that provides as many texts as the open questions need."""
-    deciding_roles, min_texts = ("score", "effect", "gate"), get_min_texts(report.words)
+    min_texts = get_min_texts(report.words)
+    # Only findings with these roles decide the main answer.
+    deciding_roles = ("score", "effect", "gate")
     open_findings = [
         f for f in report.findings if f.role in deciding_roles and f.answer == Answer.CANNOT_SAY
     ]
@@ -251,7 +254,8 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
     for finding in report.findings:
         if finding.role not in ("score", "part"):
             continue
-        is_part, line = finding.role == "part", build_number_line(finding)
+        is_part = finding.role == "part"
+        line = build_number_line(finding)
         if line and not is_part:
             meaning = words.fill(SCALE_DESCRIPTION)
         else:
@@ -272,7 +276,8 @@ def build_number_line(finding: Finding) -> NumberLine | None:
     if not finding.number or finding.n < MIN_DISPLAYED_TEXTS:
         return None
     rule = finding.rule_with_thresholds
-    ends = (0.0, 1.0) if set(rule.scale_ends.values()) >= {0.0, 1.0} else None
+    has_unit_scale = {0.0, 1.0} <= set(rule.scale_ends.values())
+    ends = (0.0, 1.0) if has_unit_scale else None
     upper_bound = finding.yardsticks.get("upper_bound")
     references = dict(rule.scale_ends)
     if upper_bound is not None:
@@ -283,7 +288,10 @@ def build_number_line(finding: Finding) -> NumberLine | None:
 
 
 def _describe_effects(report: AuditResult) -> dict[str, str]:
-    """Return a sentence for each edit of attention, by question; empty if the edit was not tested."""
+    """Return a sentence for each edit of attention, by question.
+
+    A sentence is empty if the edit was not tested.
+    """
     findings = index_by_rule(report.findings)
     return {
         "effect": _describe_effect(findings.get("effect"), report),
@@ -355,10 +363,12 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
 
 
 def _describe_interchange(report: AuditResult) -> str:
-    """Return a sentence on how often swapping a unit's state flips the prediction."""
-    attended, control = (
-        find_model_statistic(report, f"follows@{choice}") for choice in ("attention", "other")
-    )
+    """Return a sentence on how often swapping the state of a unit flips the prediction.
+
+    The most attended unit, such as a word, is compared with another unit of the text.
+    """
+    attended = find_model_statistic(report, "follows@attention")
+    control = find_model_statistic(report, "follows@other")
     if attended is None or control is None or min(attended.n, control.n) < MIN_DISPLAYED_TEXTS:
         return ""
     unit = report.words.units.removesuffix("s")
@@ -441,11 +451,12 @@ def _describe_time_limit(report: AuditResult) -> str:
         if key not in answered and question.test in report.provenance["tests"]
     ]
     missing = f", before {join_rule_names(unanswered)}" if unanswered else ""
-    sizes = {f.n for f in report.findings if f.is_about_attention and f.n}
+    text_counts = [f.n for f in report.findings if f.is_about_attention and f.n]
     sample = ""
-    if sizes:
-        size_range = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
-        sample = f" The answers are based on {size_range} {report.words.texts}."
+    if text_counts:
+        smallest, largest = min(text_counts), max(text_counts)
+        count_range = str(smallest) if smallest == largest else f"{smallest} to {largest}"
+        sample = f" The answers are based on {count_range} {report.words.texts}."
     return f"Stopped after {format_duration(stopping['seconds'])} (--time){missing}.{sample}"
 
 
@@ -463,7 +474,8 @@ def _describe_model(report: AuditResult) -> str:
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
-        share_right, majority = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
+        share_right = accuracy.yardsticks["accuracy"]
+        majority = accuracy.yardsticks["majority"]
         # Only a model that is always right is printed as 100%.
         printed_share = share_right if share_right == 1 else min(share_right, 0.99)
         if report.words.kind == "labels":
@@ -475,8 +487,8 @@ def _describe_model(report: AuditResult) -> str:
 def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
     """Return a clause about the answers of a language model.
 
-    If the user provided answers that the model does not generate, the clause counts the others.
-    Otherwise, it counts the correct answers.
+    The user may have provided answers that the model itself does not generate. In this case, the
+    clause counts the answers that it does generate. Otherwise, the clause counts the correct answers.
     """
     if own_answers.value < 1:
         n_generated = round(own_answers.value * own_answers.n)

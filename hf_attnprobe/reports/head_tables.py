@@ -97,7 +97,9 @@ def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead
 
 
 def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return all single heads with a statistic, including heads that were only screened.
+    """Return all single heads that have a statistic, as pairs of layer and head.
+
+    The result includes heads for which only a quick estimate was measured (test "screen").
 
     Args:
         statistics: the audit's statistics.
@@ -106,7 +108,9 @@ def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
 
 
 def list_tested_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return the heads that were tested one by one; heads that were only screened do not count.
+    """Return the heads that were tested one by one, as pairs of layer and head.
+
+    Heads for which only a quick estimate was measured (test "screen") are omitted.
 
     Args:
         statistics: the audit's statistics.
@@ -120,6 +124,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
     Args:
         statistics: the audit's statistics.
     """
+    # Groups of heads have negative indices.
     has_group = any(s.head < 0 and s.n for s in statistics)
     return has_group or len(list_heads(statistics)) > 1
 
@@ -134,7 +139,7 @@ The sentence only counts the others.
 
 
 def describe_important_heads(report: "AuditResult") -> str:
-    """Describe which single heads change the output and which of these are faithful.
+    """Describe how many single heads change the output, and which of these heads are faithful.
 
     Args:
         report: the audit's result.

@@ -327,18 +327,21 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
 
 
 def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -> list[str]:
-    """Return a sentence for each statistic over all texts that has a description."""
+    """Return a sentence for each statistic that has a description.
+
+    Only statistics over all texts and about all attention are described.
+    """
     readings = load_readings()
-    names_sites = has_several_heads(report.statistics)
-    return [
-        f"{s.statistic}: {describe_statistic(s, readings, report.words)}."
-        for s in statistics
-        if s.group == ALL_TEXTS_GROUP
-        and s.n >= MIN_DISPLAYED_TEXTS
-        and is_described(s.statistic)
-        and s.statistic.partition("@")[0] in readings.get(s.test, {})
-        and (not names_sites or s.site == ALL_ATTENTION_SITE)
-    ]
+    has_heads = has_several_heads(report.statistics)
+    sentences = []
+    for s in statistics:
+        has_enough_texts = s.group == ALL_TEXTS_GROUP and s.n >= MIN_DISPLAYED_TEXTS
+        is_about_all_attention = not has_heads or s.site == ALL_ATTENTION_SITE
+        name = s.statistic.partition("@")[0]
+        has_description = is_described(s.statistic) and name in readings.get(s.test, {})
+        if has_enough_texts and is_about_all_attention and has_description:
+            sentences.append(f"{s.statistic}: {describe_statistic(s, readings, report.words)}.")
+    return sentences
 
 
 # --- selection of statistics ----------------------------------------------------------------------

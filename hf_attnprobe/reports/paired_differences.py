@@ -374,7 +374,7 @@ def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray
 
 
 def collect_evidence(report: AuditResult) -> Evidence:
-    """Return an audit's statistics for each text: correctness, and numbers about all attention.
+    """Return for each text whether the prediction is right, and the statistics about all attention.
 
     Args:
         report: the audit.
@@ -478,11 +478,11 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
-    """Choose the measure by which the audits are compared, for each rule.
+    """Choose one measure for each rule, by which the audits are compared.
 
-    This is the measure that most audits have, or the first of several equally frequent ones. Rules
-    without a measure that at least two audits have are omitted. An audit counts only if it explains
-    the same quantity as the first audit.
+    The choice is the measure that most audits have. If several measures are equally frequent, the
+    first of them is chosen. A rule is omitted if no measure is known for at least two audits. An
+    audit counts only if it explains the same quantity as the first audit.
     """
     audits = [collect_evidence(report) for report in reports]
     comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
@@ -522,10 +522,15 @@ def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
 
 
 def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:
-    """Compute each pair's differences with simultaneous intervals, by column."""
+    """Compute the differences for each pair of audits, with intervals that hold simultaneously.
+
+    Returns:
+        For each pair, a dictionary from the column (the statistic) to the difference.
+    """
+    differences_by_pair = compare_model_pairs(pairs, seed=seed)
     return [
         dict(zip(pair.first, differences, strict=True))
-        for pair, differences in zip(pairs, compare_model_pairs(pairs, seed=seed), strict=True)
+        for pair, differences in zip(pairs, differences_by_pair, strict=True)
     ]
 
 
@@ -562,16 +567,21 @@ def compare_statistics(
 
 
 def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> pd.DataFrame:
-    """Return an audit's values by text; columns are test, statistic, layer and head.
+    """Return the values of an audit that can be compared with the first audit.
 
-    If attention as a whole is a single head in one audit and a group of heads in the other, only
-    these two sites are compared, and both get the first audit's site in their columns.
+    The result has one row per text. Its columns have the levels test, statistic, layer and head.
+
+    Attention as a whole is a single head in some audits and a group of heads in others. If the two
+    audits differ in this, only the values for attention as a whole are returned. Their layer and
+    head are replaced by those of the first audit.
     """
     first_site, site = find_model_site(first.rows), find_model_site(rows)
     has_other_site = first_site is not None and site is not None and first_site != site
 
     def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
-        if test not in tests or test == PREDICTION_TEST or re.search(SKIPPED_STATISTICS, statistic):
+        if test not in tests or test == PREDICTION_TEST:
+            return False
+        if re.search(SKIPPED_STATISTICS, statistic):
             return False
         return not has_other_site or (layer, head) == site
 
@@ -586,8 +596,9 @@ def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> 
 def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
     """Return an audit's mean of each statistic over all texts.
 
-    If attention as a whole is a single head in one audit and a group of heads in the other, only
-    the means for this site are returned, under the first audit's site.
+    Attention as a whole is a single head in some audits and a group of heads in others. If the two
+    audits differ in this, only the means for attention as a whole are returned. Their layer and head
+    are replaced by those of the first audit.
     """
     first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
     means = {}

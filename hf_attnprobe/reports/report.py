@@ -146,14 +146,16 @@ class Report(AuditResult, DocumentedResult):
         return self.rows.build_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
-        """Return a data frame with a row per text and a column per statistic.
+        """Return a data frame with one row per text and one column per statistic.
+
+        A column has the name of its statistic. If several tests have a statistic of this name, the
+        column is named ``test.statistic``.
+
+        If several heads were tested, the columns have the levels statistic, layer and head. Layer
+        and head are empty for numbers that do not depend on attention, such as ``predicted_class``.
 
         Returns:
-            The data frame, indexed by ``example_id``; NaN if a text has no value. A column's name is
-            the statistic, or ``test.statistic`` if several tests share the statistic's name. If
-            several heads or groups were tested, columns have the levels statistic, layer and head.
-            Layer and head are empty for numbers that do not depend on attention, such as
-            ``predicted_class``.
+            The data frame, indexed by ``example_id``. A value is NaN if it was not measured.
         """
         columns, frame = self.rows.columns, self.rows.build_wide_frame()
         measured_statistics = {(test, statistic) for test, statistic, *_ in columns}
@@ -173,23 +175,28 @@ class Report(AuditResult, DocumentedResult):
         return frame.set_axis(index, axis=1)
 
     def sentences(self) -> pd.DataFrame:
-        """Return a data frame with a row per passage unit, such as a sentence (language models only).
+        """Return a data frame with one row per passage unit, such as a sentence.
+
+        Only audits of language models have such rows, for up to 1,000 prompts. The column
+        ``leave_one_out`` contains the drop in the answer's log-probability without the unit, in nats.
+        The column ``matters`` contains whether this drop is more than noise.
 
         Returns:
             Columns ``example_id``, ``unit`` (counted from 1), ``text``, ``attention``, ``knockout``,
-            ``leave_one_out`` (drop in the answer's log-probability without the unit, in nats) and
-            ``matters`` (whether this drop is more than noise), for up to 1,000 prompts.
+            ``leave_one_out`` and ``matters``.
         """
-        rows = [
-            {"example_id": text.example_id, "unit": k + 1, **unit}
-            | {"matters": None if text.matters is None else k in text.matters}
-            for text in self.examples
-            for k, unit in enumerate(text.units)
-        ]
+        rows = []
+        for text in self.examples:
+            for k, unit in enumerate(text.units):
+                matters = None if text.matters is None else k in text.matters
+                row = {"example_id": text.example_id, "unit": k + 1, **unit, "matters": matters}
+                rows.append(row)
         return pd.DataFrame(rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
-        """Return a data frame with a row per statistic and group (all texts, each predicted class).
+        """Return a data frame with one row per statistic and group of texts.
+
+        One group contains all texts. Each other group contains the texts with one predicted class.
 
         Args:
             statistics: names of the statistics to include, such as "median_tvd"; None includes all.
@@ -285,15 +292,17 @@ def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tup
     Returns:
         The statistics with corrected counts.
     """
-    tested = rows.select_test_columns()
-    n_undefined = {
-        column: int(np.isnan(tested.read_column(column)[tested.read_mask(column)]).sum())
-        for column in tested.columns
-    }
-    return tuple(
-        dataclasses.replace(s, undefined=min(s.undefined, n_undefined.get(s.column, 0)))
-        for s in statistics
-    )
+    test_rows = rows.select_test_columns()
+    n_undefined_by_column = {}
+    for column in test_rows.columns:
+        was_tested = test_rows.read_mask(column)
+        values = test_rows.read_column(column)[was_tested]
+        n_undefined_by_column[column] = int(np.isnan(values).sum())
+    corrected_statistics = []
+    for s in statistics:
+        n_undefined = min(s.undefined, n_undefined_by_column.get(s.column, 0))
+        corrected_statistics.append(dataclasses.replace(s, undefined=n_undefined))
+    return tuple(corrected_statistics)
 
 
 def select_reported_rows(
@@ -472,14 +481,15 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     provenances = [share.provenance for share in shares]
     counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
     n_texts = sum(share.n for share in shares)
-    n_unknown = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
+    # The proportion of unknown tokens is a mean over texts, so larger shares have more weight.
+    unknown_sum = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
     arguments = {
         name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
     }
     return {
         **provenances[0],
         **counts,
-        "unknown_tokens": n_unknown / n_texts,
+        "unknown_tokens": unknown_sum / n_texts,
         "asked_for": arguments,
         "share": [provenance["share"] for provenance in provenances],
     }

@@ -252,7 +252,9 @@ def make_open_accuracy_finding(
         reason: reason why accuracy cannot be graded, as a clause.
         details: further sentences for the report.
     """
-    sentence = f"{reason[0].upper()}{reason[1:]}.{f' {details}' if details else ''}"
+    sentence = f"{reason[0].upper()}{reason[1:]}."
+    if details:
+        sentence += f" {details}"
     finding = _make_accuracy_finding(Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
     return replace(finding, open_reason=reason)
 
@@ -284,8 +286,8 @@ def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
     rule = RULES["own"]
     if share is None:
         sentence = (
-            "This audit did not check whether the model itself generates the answers; that needs "
-            "the test sources."
+            "This audit did not check whether the model itself generates the answers. Only the "
+            "test sources checks this."
         )
         return make_finding("own", rule, Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
     sentence = (
@@ -495,6 +497,7 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     if not has_user_thresholds:
         return finding
     answer = grade(finding.estimate, RULES[finding.rule], min_texts)
+    # An upper bound can show that a value is too low, but not that it is high enough.
     is_certain = answer == Answer.NO or not finding.is_upper_bound
     default_answer = answer if is_certain else Answer.CANNOT_SAY
     return replace(finding, answer=default_answer, partly=None, yes=None)
