@@ -48,13 +48,14 @@ from hf_attnprobe.protocol import (
 )
 
 
-COMPARED_PAIRS = (
+COMPARED_SCORE_PAIRS = (
     ("attention", "gradient"),
     ("attention", "integrated"),
     ("gradient", "integrated"),
 )
-"""Pairs of token scores that are compared: attention weights, gradient × input, and integrated
-gradients. Statistics are named after a pair, such as ``attention_gradient_pearson``."""
+"""Pairs of token scores whose agreement is measured: attention weights, gradient × input, and
+integrated gradients. For example, ``attention_gradient_pearson`` is a statistic for the first
+pair."""
 READINGS = {
     "attention_gradient_pearson": (
         "the shares of attention and of |gradient × input| have a Pearson correlation of "
@@ -146,7 +147,7 @@ def attribution_agreement(
         "integrated": _compute_shares(integrated.abs(), content),
     }
     statistics = {}
-    for first, second in COMPARED_PAIRS:
+    for first, second in COMPARED_SCORE_PAIRS:
         correlation = pearson(shares[first], shares[second], content)
         statistics[f"{first}_{second}_pearson"] = correlation
         statistics[f"{first}_{second}_jsd"] = jsd(shares[first], shares[second])

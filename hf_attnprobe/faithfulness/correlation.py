@@ -74,24 +74,23 @@ from hf_attnprobe.protocol import (
 
 
 TAU_SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value at which a rank correlation (Kendall's τ) counts as significant, as in Jain &
-Wallace 2019."""
-ROUNDING_STEPS = 256
-"""Largest relative difference between two values that count as tied, in multiples of the data
-type's machine precision (``torch.finfo(dtype).eps``)."""
-LARGEST_TOLERANCE = 0.01
-"""Upper limit for the relative difference between two values that count as tied. It only takes
-effect for 16-bit data types, whose precision is low."""
+"""Significance level for rank correlations (Kendall's τ), as in Jain & Wallace 2019."""
+TIE_ROUNDING_STEPS = 256
+"""Two values are tied if they differ by at most this number of rounding steps. A rounding step is
+the machine precision, ``torch.finfo(dtype).eps``, times the value."""
+MAX_TIE_TOLERANCE = 0.01
+"""Largest relative difference between two tied values. This limit is only reached by 16-bit data
+types, which have large rounding steps."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
 """Index pairs of the rankings that are compared with each other. Index 0 is the ranking by
 attention, 1 by gradients, and 2 by leave-one-out."""
-PAIR_NAMES = (
+RANKING_PAIR_NAMES = (
     "attention_gradient",
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
-"""Names of the pairs in :data:`RANKING_PAIR_INDICES`. Statistic names start with them, for example
-``attention_gradient_tau``."""
+"""Names of the ranking pairs, in the order of :data:`RANKING_PAIR_INDICES`. The names of statistics
+start with them, for example ``attention_gradient_tau``."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -336,7 +335,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
             values = measure(first_ranks, second_ranks, mask, k)
             values = values.unflatten(0, (-1, len(RANKING_PAIR_INDICES)))
             values = values.masked_fill(is_too_short[:, None], torch.nan)
-            for pair_name, pair_values in zip(PAIR_NAMES, values.unbind(1), strict=True):
+            for pair_name, pair_values in zip(RANKING_PAIR_NAMES, values.unbind(1), strict=True):
                 statistics[f"{pair_name}_top_{measure_name}"][k] = pair_values
     return statistics
 
@@ -354,7 +353,7 @@ def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0)
     Returns:
         Dense ranks ``[..., keys]``.
     """
-    tolerance = min(ROUNDING_STEPS * torch.finfo(values.dtype).eps, LARGEST_TOLERANCE)
+    tolerance = min(TIE_ROUNDING_STEPS * torch.finfo(values.dtype).eps, MAX_TIE_TOLERANCE)
     return dense_rank(values, content, rtol=tolerance, atol=tolerance * scale)
 
 

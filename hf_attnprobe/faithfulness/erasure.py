@@ -80,10 +80,10 @@ from hf_attnprobe.functional.erasure import (
     FlipSet,
     compute_removal_order,
     count_removals_to_flip,
-    count_unflipped_as_all,
     erase_each_weight,
     find_minimal_flip_set,
     normalise_removals,
+    replace_unflipped_counts,
 )
 from hf_attnprobe.functional.intervention import (
     draw_index,
@@ -106,23 +106,23 @@ ERASURE_RANKINGS = (
     "leave_one_out",
     "input_gradient",
 )
-"""Names of the rankings in whose order attention weights are erased, most important first. All
-models have them."""
+"""Names of the rankings by which attention weights are erased in every model, most important weight
+first."""
 REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
-"""Names of the rankings that are also applied in reverse, least important weight first, for example
-as ``least_attention``. They come from Serrano & Smith 2019."""
+"""Names of the rankings that are also used in reverse order, least important weight first. For
+example, the reverse of ``attention`` is called ``least_attention``."""
 SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
-"""Names of additional rankings for single Transformer heads. They take into account the value
-vectors that the attention weights multiply."""
+"""Names of the rankings that are only available for single heads in Transformers. They take the
+value vectors into account."""
 ERASURE_SEED_OFFSET = 1 << 40
-"""Number that is added to the seed when random erasure orders are drawn, so that they differ from
+"""Number that is added to the seed for random erasure orders. Otherwise, these orders would equal
 the shuffles in the test ``permutation``."""
-COPIES_PER_REPLAY = 32
-"""Largest number of edited attention maps in one forward pass, counted over all copies of a batch
-and all layers. It limits the memory."""
-REMAINING_MARGIN = 0.1
-"""Share of the original margin that is left when the evidence for a decision counts as erased. The
-margin is the log-odds between the predicted class and another class."""
+EDITED_LAYERS_PER_PASS = 32
+"""Largest number of layers whose attention is edited in one forward pass, summed over all copies of
+the batch. It limits the memory."""
+REMAINING_MARGIN_SHARE = 0.1
+"""Share of a decision's margin that may remain when its evidence counts as erased. The margin is
+the predicted class's logit minus the logit of another class."""
 
 READINGS: TestReadings = {
     "delta_js": (
@@ -359,7 +359,7 @@ def erasure(
     can_flip = ~fewest_removals.isnan()
     cannot_flip = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     never_flips = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
-    order_counts = count_unflipped_as_all(n_removed, n_tokens, can_flip)
+    order_counts = replace_unflipped_counts(n_removed, n_tokens, can_flip)
     counts = group_by_ranking(order_counts)
     positions = {
         name: normalise_removals(counts[name], counts["random"], fewest_removals)
@@ -511,7 +511,7 @@ def _count_removals_by_replay(
     n_tokens = content.sum(-1)
     steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
     counts = steps[:, None].expand(-1, len(content))
-    tie_factors = _compute_tie_factors(observation)
+    margin_factors = _compute_margin_factors(observation)
 
     def detect_events(is_erased: Tensor) -> Tensor:
         probs = predict_without_weights(
@@ -519,7 +519,7 @@ def _count_removals_by_replay(
         )
         is_defined = ~probs.isnan().any(-1)
         flips = observation.find_flips(probs) & is_defined
-        loses_margin = observation.find_flips(probs * tie_factors) & is_defined
+        loses_margin = observation.find_flips(probs * margin_factors) & is_defined
         return torch.stack([flips, loses_margin])
 
     turns = order.argsort(-1)
@@ -594,24 +594,23 @@ def _measure_margin_loss(
     token_logits = observation.token_logits
     if token_logits is not None:
         logits = (attention[..., None] * token_logits).sum(1, keepdim=True)
-        raised_logits = token_logits.double() + _compute_tie_offsets(logits.double())
+        raised_logits = token_logits.double() + _compute_margin_offsets(logits.double())
         margin_removals = count_removals_to_flip(attention, raised_logits, content, order)
         fewest_removals = find_minimal_flip_set(attention, raised_logits, content).size
     else:
         assert margin_removals is not None
         fewest_removals = _find_fewest_removals(margin_removals)
     n_tokens = content.sum(-1)
-    counts = count_unflipped_as_all(margin_removals, n_tokens, ~fewest_removals.isnan())
+    counts = replace_unflipped_counts(margin_removals, n_tokens, ~fewest_removals.isnan())
     counts_by_ranking = group_by_ranking(counts) | {"best": fewest_removals}
     return {name: count / n_tokens for name, count in counts_by_ranking.items()}
 
 
-def _compute_tie_offsets(logits: Tensor) -> Tensor:
-    """Return logit offsets with which a decision flips when only a tenth of its margin is left.
+def _compute_margin_offsets(logits: Tensor) -> Tensor:
+    """Return a tenth of each class's margin, as an offset for the class's logit.
 
-    The margin of a class c is max_k logit_k − logit_c. The offset for this class is a tenth of its
-    margin. If the offsets are added to the logits, class c overtakes the predicted class as soon as
-    nine tenths of the margin are lost.
+    The margin is the largest logit minus the class's logit. After the offsets are added to the
+    logits, the decision flips as soon as only a tenth of the original margin is left.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -619,14 +618,14 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
     Returns:
         Offsets ``[..., classes]``; 0 for the predicted class.
     """
-    return REMAINING_MARGIN * (logits.amax(-1, keepdim=True) - logits)
+    return REMAINING_MARGIN_SHARE * (logits.amax(-1, keepdim=True) - logits)
 
 
-def _compute_tie_factors(observation: Observation) -> Tensor:
-    """Return probability factors with which a decision flips at a tenth of its margin.
+def _compute_margin_factors(observation: Observation) -> Tensor:
+    """Return a factor for the probability of each class, which corresponds to a tenth of its margin.
 
-    This is :func:`_compute_tie_offsets` for probabilities. If the probabilities are multiplied by
-    these factors, the decision flips when nine tenths of the original margin are lost.
+    After the probabilities are multiplied by these factors, the decision flips as soon as only a
+    tenth of the original margin is left. :func:`_compute_margin_offsets` does the same for logits.
 
     Returns:
         Factors ``[batch, entries]``; 1 for the predicted outcome.
@@ -637,11 +636,11 @@ def _compute_tie_factors(observation: Observation) -> Tensor:
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    # Probabilities below the machine precision count as equal to it, which limits the log-odds (to
-    # 36 in float64).
-    precision = torch.finfo(probs.dtype).eps
-    log_probs = probs.clamp_min(precision).log().unflatten(-1, (-1, n_outcomes))
-    return _compute_tie_offsets(log_probs).exp().flatten(-2)
+    # Smaller probabilities are replaced by the machine precision. This limits the log-odds, to 36
+    # in float64.
+    smallest_prob = torch.finfo(probs.dtype).eps
+    log_probs = probs.clamp_min(smallest_prob).log().unflatten(-1, (-1, n_outcomes))
+    return _compute_margin_offsets(log_probs).exp().flatten(-2)
 
 
 # --- Predictions without some weights --------------------------------------------------------
@@ -672,7 +671,7 @@ def predict_without_weights(
         Probabilities ``[copies, batch, classes]``.
     """
     n_layers = len(observation.model.get_heads_by_layer(site))
-    chunks = is_erased.split(max(1, COPIES_PER_REPLAY // n_layers))
+    chunks = is_erased.split(max(1, EDITED_LAYERS_PER_PASS // n_layers))
     replay = partial(_replay_without_weights, observation, site, renormalise)
     probs = torch.cat([*map(replay, chunks)])
     if all_zero:
@@ -708,9 +707,9 @@ def _replay_without_weights(
 
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
-COMPARISON_STREAM = 3
-"""Index of the random number stream that draws, for each text, another attention weight with which
-the largest weight is compared."""
+OTHER_WEIGHT_STREAM = 3
+"""Index of the random number stream that draws another attention weight in each text. Its effect is
+compared with the effect of the largest weight."""
 
 
 def draw_other_positions(
@@ -741,7 +740,7 @@ def draw_other_positions(
         if len(positions) < 2:
             continue
         candidates = positions[1:] if draw == "released" else positions[positions != top[row]]
-        index = draw_index(seed, int(example_id), COMPARISON_STREAM, len(candidates))
+        index = draw_index(seed, int(example_id), OTHER_WEIGHT_STREAM, len(candidates))
         drawn_positions[row] = candidates[index]
     return drawn_positions
 

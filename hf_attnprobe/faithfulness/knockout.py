@@ -45,7 +45,7 @@ from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
-    RENORMALISED,
+    RENORMALISED_KNOCKOUT,
     compute_log_prob,
     covers_all_heads,
     find_units_that_matter,
@@ -53,7 +53,7 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_knockouts,
 )
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.sources import MAX_UNITS_WITHOUT_ORDER, split_by_unit
+from hf_attnprobe.faithfulness.sources import MAX_UNITS_OF_SHORT_PASSAGE, split_by_unit
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b,
@@ -68,7 +68,7 @@ from hf_attnprobe.protocol import (
 )
 
 
-OPERATOR_STATISTICS = (
+STATISTICS_BY_OPERATOR = (
     "largest_knockout",
     "largest_knockout_tvd",
     "knockout_found",
@@ -76,8 +76,8 @@ OPERATOR_STATISTICS = (
     "knockout_agreement",
     "knockout_tau",
 )
-"""Names of the statistics that are computed once per knockout operator, that is, per rule for the
-redistribution of the blocked attention."""
+"""Names of the statistics that are computed for each knockout operator. The operators differ in how
+they redistribute the blocked attention."""
 READINGS: TestReadings = {
     "largest_knockout": (
         "blocking attention to the most important unit costs the answer {mean:.2f} nats ({key} "
@@ -117,7 +117,7 @@ READINGS: TestReadings = {
 class KnockoutResult:
     """Statistics from the test ``knockout``: tensors ``[batch]``, or mappings to them.
 
-    The statistics in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN
+    The statistics in :data:`STATISTICS_BY_OPERATOR` are mappings by operator. Rank statistics are NaN
     in one-unit passages and in texts in which no knockout or no deletion lowers the answer's
     probability.
 
@@ -189,10 +189,10 @@ def knockout(
     attention_ranks = rank_with_ties(observation.read(site), content)
     effects = measure_deletion_effects(observation)
     deletion_ranks = rank_with_ties(effects, content, scale)
-    is_too_short = n_units <= MAX_UNITS_WITHOUT_ORDER
+    is_too_short = n_units <= MAX_UNITS_OF_SHORT_PASSAGE
     has_no_source = effects.amax(-1) <= 0
 
-    by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in OPERATOR_STATISTICS}
+    by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in STATISTICS_BY_OPERATOR}
     for operator in options.operators:
         losses, output_changes = measure_knockouts(observation, site, operator)
         knockout_ranks = rank_with_ties(losses, content, scale)
@@ -214,7 +214,7 @@ def knockout(
         }.items():
             by_operator[name][operator] = values
 
-    losses, _ = measure_knockouts(observation, site, RENORMALISED)
+    losses, _ = measure_knockouts(observation, site, RENORMALISED_KNOCKOUT)
     matters = find_units_that_matter(observation, options.least_effect)
     is_whole_model = covers_all_heads(observation, site)
     return KnockoutResult(

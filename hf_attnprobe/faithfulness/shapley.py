@@ -62,7 +62,7 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional import aopc, attribution
-from hf_attnprobe.functional.erasure import compute_removal_rank, count_unflipped_as_all
+from hf_attnprobe.functional.erasure import compute_removal_rank, replace_unflipped_counts
 from hf_attnprobe.functional.intervention import draw_permutations
 from hf_attnprobe.functional.rank import (
     gini_correlation,
@@ -74,11 +74,11 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SHAPLEY_SEED_OFFSET = 1 << 42
-"""Number that is added to the seed when random removal orders for Shapley values are drawn, so that
-they differ from the random orders in other tests."""
+"""Number that is added to the seed for random removal orders. Otherwise, these orders would equal
+the random orders in other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key for the size of the smallest set of units that flips the decision. The other keys of the same
-statistics are ranking names."""
+"""Key under which the size of the smallest set of units is stored, next to the number of units that
+each ranking needs."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -474,7 +474,7 @@ def _compare_with_smallest_sets(
     smallest_to_preserve = attribution.find_smallest_set_size(~flips.flip(0))
     can_flip = ~smallest_to_flip.isnan()
     n_to_flip = n_to_flip.masked_fill(~flips_without_top.any(0), torch.nan)
-    n_to_flip = count_unflipped_as_all(n_to_flip, game.n_units, can_flip)
+    n_to_flip = replace_unflipped_counts(n_to_flip, game.n_units, can_flip)
 
     def name_rankings(counts: Tensor, smallest: Tensor) -> dict[str, Tensor]:
         values = game.mask_inexact(torch.cat([counts, smallest[None]]))

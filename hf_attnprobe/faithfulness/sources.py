@@ -98,29 +98,29 @@ from hf_attnprobe.protocol import (
 
 
 TOP_COUNTS = (1, 3, 5)
-"""Numbers k of top-ranked passage units that are deleted together. The top-k drop is the fall in the
-answer's log-probability without the first k units; the report averages it over these k."""
+"""Numbers of top-ranked units that are deleted from a passage. For example, 3 means that the first
+three units are deleted together."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Names of the rankings by length or position in the passage. They only define an order of the
-units and have no scores that could be compared with the units' effects."""
+"""Names of the rankings by length or position. They order the units of a passage, but do not assign
+scores to them."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Names of the rankings that are only used to guess the source, the unit whose deletion lowers the
-answer's log-probability most. No other statistic is computed for them."""
+"""Names of the rankings that are only used to guess the source of an answer. The source is the unit
+whose deletion makes the answer least probable."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
 answer's log-probability when the first k units are deleted."""
-MAX_UNITS_WITHOUT_ORDER = 4
-"""Number of units up to which a passage is too short for a rank correlation, because two orders of
-so few units often agree by chance."""
-MASK_STREAM = 5
-"""Index of the random number stream that draws the random halves of a passage on which ContextCite
+MAX_UNITS_OF_SHORT_PASSAGE = 4
+"""Largest number of units in a passage that is too short for a rank correlation. Two orders of so
+few units often agree by chance."""
+CONTEXTCITE_STREAM = 5
+"""Index of the random number stream that draws the random halves of a passage to which ContextCite
 is fitted."""
-HELD_OUT_STREAM = 6
-"""Index of the random number stream that draws the random halves of a passage on which the linear
-datamodeling score (LDS) of each ranking is computed."""
+LDS_STREAM = 6
+"""Index of the random number stream that draws the random halves of a passage for the linear
+datamodeling score (LDS)."""
 RANDOM_ORDER_STREAM = 7
-"""Index of the random number stream that draws a random order of the passage units, the baseline
-for the top-k drop."""
+"""Index of the random number stream that shuffles the units of a passage. The random order is the
+baseline for the top-k drop."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
     "answer_is_greedy": make_share_reading(
@@ -342,7 +342,10 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Divide each ranking's positive scores by their sum, so that they sum to 1 over the units."""
+    """Scale each ranking's positive scores so that they sum to 1 over the units of a text.
+
+    Rankings without scores are left out.
+    """
     return {
         name: normalise_positive_part(values, content)
         for name, values in scores.items()
@@ -353,7 +356,7 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Convert each ranking's scores to ranks; scores that differ by rounding share a rank.
+    """Convert scores to ranks. Scores that only differ by rounding errors share a rank.
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.
@@ -375,11 +378,15 @@ def _rank_units(
 def _find_source(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return whether each ranking puts the source first (precision@1), and the source's position.
+    """Find the source of each answer, and check which rankings put it first.
 
-    The source is the unit whose deletion costs the answer most. The entry ``chance`` is the
-    precision of a random order. All values are ``[batch]``, and NaN in one-unit passages and if no
-    deletion lowers the answer's probability.
+    The source is the unit whose deletion makes the answer least probable. Passages with one unit
+    have no source, nor do passages in which no deletion lowers the answer's probability.
+
+    Returns:
+        Hits by ranking name, 1 if the ranking puts the source first and 0 otherwise, and the
+        positions of the sources. Each is ``[batch]`` and NaN in passages without a source. The
+        entry ``chance`` is the probability that a random order puts the source first.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
@@ -397,8 +404,11 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute each ranking's Gini correlation with the units' effects; NaN in short passages."""
-    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Compute the Gini correlation between each ranking and the units' effects.
+
+    It is NaN in short passages.
+    """
+    is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     return {
         name: gini_correlation(effects, ranks, content).masked_fill(is_too_short, torch.nan)
         for name, ranks in ranks_by_name.items()
@@ -408,8 +418,11 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute Kendall's τ-b between each ranking and the units' effects; NaN in short passages."""
-    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Compute Kendall's τ-b between each ranking and the units' effects.
+
+    It is NaN in short passages.
+    """
+    is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
     taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(is_too_short[:, None], torch.nan)
@@ -429,14 +442,16 @@ def _measure_drops(
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    turns = {
+    turns_by_name = {
         name: compute_removal_rank(ranks, content)
         for name, ranks in ranks_by_name.items()
         if name not in RANKINGS_WITHOUT_DROP
     }
-    turns["random"] = _draw_random_turns(observation, seed)
-    losses = _measure_losses_without_top(observation, torch.stack([*turns.values()]))
-    losses_by_name = dict(zip(turns, losses, strict=True)) | {"best": losses.amax(0)}
+    turns_by_name["random"] = _draw_random_turns(observation, seed)
+    turns = torch.stack([*turns_by_name.values()])
+    losses = _measure_losses_without_top(observation, turns)
+    losses_by_name = dict(zip(turns_by_name, losses, strict=True))
+    losses_by_name["best"] = losses.amax(0)
     # The expected loss without a single random unit is known exactly.
     mean_effect = measure_deletion_effects(observation).sum(-1) / n_units
     losses_by_name["random"][0] = mean_effect.where(n_units > 1, torch.nan)
@@ -448,7 +463,7 @@ def _measure_drops(
 
 
 def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the loss without each ranking's first k units, for each k.
+    """Measure the loss when the first k units in each ranking are deleted, for several k.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -512,7 +527,7 @@ def _analyse_all_sets(
 
 
 def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Delete every unit set in each passage with at most ``exact_units`` units.
+    """Measure the effect of deleting every set of units in short passages.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -520,8 +535,9 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
 
     Returns:
         The answer's losses in nats, and whether the greedy answer changes, each
-        ``[2^units, batch]``, numbered as in
-        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Longer passages have 0 and False.
+        ``[2^units, batch]``. The sets have the same order as in
+        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all losses are
+        0 and no answer changes.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
@@ -586,7 +602,7 @@ def measure_random_halves(
 def _fit_contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
     """Fit ContextCite's LASSO and return each unit's weight, ``[batch, keys]``."""
     content = observation.batch.content_mask
-    remaining, logits = measure_random_halves(observation, n_masks, MASK_STREAM, seed)
+    remaining, logits = measure_random_halves(observation, n_masks, CONTEXTCITE_STREAM, seed)
     weights = torch.zeros(content.shape, dtype=logits.dtype, device=logits.device)
     for row, is_unit in enumerate(content):
         weights[row, is_unit] = attribution.fit_lasso(remaining[:, row, is_unit], logits[:, row])
@@ -599,14 +615,15 @@ def _compute_lds(
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Compute each ranking's linear datamodeling score (LDS) ``[batch]``; None if not requested.
+    """Compute the linear datamodeling score (LDS) ``[batch]`` of each ranking.
 
-    The LDS is the Spearman correlation, over random halves of the passage, between the sum of the
-    remaining units' scores and the answer's logit given only these units.
+    The LDS shows how well the scores predict the answer when only a random half of the passage
+    remains. It is the Spearman correlation between the sum of the remaining units' scores and the
+    answer's logit. The result is None if ``options.masks`` is 0.
     """
     if not options.masks:
         return None
-    remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)
+    remaining, logits = measure_random_halves(observation, options.held_out, LDS_STREAM, seed)
     mask = torch.ones_like(logits.T, dtype=torch.bool)
     scores_by_ranking = {}
     for name, values in scores.items():

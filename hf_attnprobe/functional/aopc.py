@@ -19,16 +19,12 @@ from torch import Tensor
 
 
 REMOVAL_PERCENTAGES = (1, 5, 10, 20, 50)
-"""Percentages of a text's units (such as its words) that are removed to evaluate a ranking.
-
-These are the percentages in ERASER (DeYoung et al. 2020, Section 4).
-"""
+"""Percentages of a text's units (such as its words) that are removed to evaluate a ranking, as in
+ERASER (DeYoung et al. 2020, Section 4)."""
 MAX_UNITS_OF_EXACT_BOUNDS = 8
-"""Largest number of units for which the bounds of the AOPC are computed exactly.
-
-For n units, the model is run without each of the 2^n sets of units: 256 runs for 8 units. Longer texts use
-a beam search.
-"""
+"""Largest number of units for which the bounds of the AOPC (area over the perturbation curve) are
+computed exactly. For 8 units, this takes 2^8 = 256 runs of the model. For longer texts, a beam
+search is used."""
 
 
 def compute_removal_counts(n_units: Tensor) -> Tensor:
@@ -294,7 +290,7 @@ def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, widt
 
 
 def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
-    """Add each unit to each set, which gives one new set for each pair of a set and a unit.
+    """Create new sets by adding each unit to each set.
 
     Args:
         sets: bool [copies, batch, units].
@@ -310,10 +306,10 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
-    """Mask the values of duplicate sets by −∞, so that a beam contains each set only once.
+    """Set the values of duplicate sets to −∞, so that a beam search keeps each set only once.
 
-    Several removal orders lead to the same set of removed units. Only the copy with the largest
-    value keeps its value.
+    Different removal orders can lead to the same set of removed units. The copy with the largest
+    value is not changed.
 
     Args:
         sets: bool [copies, batch, units].
@@ -335,7 +331,7 @@ def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
 
 
 def number_distinct_sets(sets: Tensor) -> Tensor:
-    """Assign a number to each set, such that equal sets in the same text get equal numbers.
+    """Assign a number to each set, so that equal sets in the same text get equal numbers.
 
     Args:
         sets: bool [copies, batch, keys].

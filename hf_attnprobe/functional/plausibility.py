@@ -23,10 +23,8 @@ from hf_attnprobe.functional.aopc import list_unit_positions
 
 
 MIN_IOU_OF_HIT = 0.5
-"""Smallest intersection over union (IOU) from which a span of an explanation matches a human span.
-
-IOU is the number of units in both spans, divided by the number of units in at least one of them.
-"""
+"""Smallest intersection over union (IOU) at which two spans of units match. The IOU is the number
+of units in both spans, divided by the number of units in at least one of them."""
 
 
 def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:

@@ -24,11 +24,9 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
 STANDARD_MARGIN = 3.0
-"""Median margin of a model's predictions at the standard temperature, in nats.
-
-The margin of a prediction is the log-probability of the most probable outcome, minus that of the second
-most probable one. For two classes, a margin of 3 corresponds to a probability of .95.
-"""
+"""Median margin of a model's predictions at the standard temperature, in nats. The margin is the
+difference between the two largest log-probabilities. With two classes, a margin of 3 means that the
+predicted class has a probability of .95."""
 
 
 def _safe_log(probs: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def test_what_does_not_load_names_its_package(run_warm, tmp_path):
     assert (run.code, run.out) == (1, "")
     assert run.err.endswith(
         "cannot load the test 'attention_entropy' from the package 'entropy-probe': no such "
-        "thing; update or uninstall that package\n"
+        "thing. Update or uninstall the package.\n"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_name_that_is_taken(alone):
     def erasure(observation, site, options: NoOptions, *, seed):
         """Another one."""
 
-    with pytest.raises(AttnProbeError, match="'erasure' exists already; rename the func"):
+    with pytest.raises(AttnProbeError, match=r"'erasure' is already in use\. Rename the func"):
         registry.register_test(readings={})(erasure)
 
 
