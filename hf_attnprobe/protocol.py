@@ -1047,17 +1047,16 @@ class Observation:
         n_targets = prediction.count_targets(self.probs)
         if not n_targets:
             raise AttnProbeError(
-                f"no target class can be chosen, because this model predicts {prediction.name}; "
-                "leave the target out"
+                f"this model has no classes, because it predicts {prediction.name}. Leave out the target."
             )
         if isinstance(target, str) and names.count(target) == 1:
             return names.index(target)
         class_index = int(target) if str(target).isdecimal() else -1
         if 0 <= class_index < n_targets:
             return class_index
-        hint = f"the names are {', '.join(names)}" if names else "choose one of these numbers"
+        hint = f". The class names are {', '.join(names)}." if names else ""
         raise AttnProbeError(
-            f"expected a target class from 0 to {n_targets - 1}, got {target}; {hint}"
+            f"expected a target class from 0 to {n_targets - 1}, got {target}{hint}"
         )
 
     def find_flips(self, after: Tensor) -> Tensor:

@@ -139,7 +139,9 @@ def evaluate_scores(
     from hf_attnprobe.audits.setup import AuditRequest
 
     if scores is None:
-        raise AttnProbeError("expected scores to evaluate, got None; use audit() without scores")
+        raise AttnProbeError(
+            "expected scores, got None. Use audit() to audit a model without scores."
+        )
     if tests is None:
         is_prompted = is_language_model(model)
         tests = DEFAULT_PROMPT_SCORE_TESTS if is_prompted else DEFAULT_SCORE_TESTS

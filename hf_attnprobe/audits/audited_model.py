@@ -149,7 +149,7 @@ def load_audited_model(
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
         adapter_options = ("dtype", "weights", "level", "threshold", "scale")
-        _refuse_options(options, adapter_options, "an adapter, which is already configured")
+        _refuse_options(options, adapter_options, "an adapter")
         loaded = _load_model(model.model, tokenizer)
         _check_tokenizer_fits(loaded, model)
         return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
@@ -195,9 +195,9 @@ def check_number_unit(audited_model: AuditedModel) -> None:
     """
     if not audited_model.has_number_unit:
         raise AttnProbeError(
-            f"{audited_model.name} predicts a number, whose changes are measured in standard "
-            "deviations of the labels, but the labels are missing or all equal; name the label "
-            "column with --label-column, or set the unit with --scale"
+            f"{audited_model.name} predicts a number, but its unit is unknown, because the labels "
+            "are missing or all equal. Name the label column with --label-column, or set the unit "
+            "with --scale."
         )
 
 
@@ -215,16 +215,13 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
         has_tokenizer = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
         if not has_image_model and not has_tokenizer:
             type_names = ", ".join(type(part).__name__ for part in model)
-            raise AttnProbeError(
-                f"expected a pair (model, tokenizer), got ({type_names}); pass both in this order"
-            )
+            raise AttnProbeError(f"expected a pair (model, tokenizer), got ({type_names})")
         pair = model[0], model[1]
     else:
         return model, tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
-            f"a {type(model).__name__} already contains a tokenizer, but the argument tokenizer was "
-            "passed too; leave it out"
+            f"the {type(model).__name__} already contains a tokenizer. Leave out the argument tokenizer."
         )
     return pair
 
@@ -237,7 +234,7 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
     source = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not source and not accepts_images(model):
         raise AttnProbeError(
-            "a model that is passed as an object needs a tokenizer; pass tokenizer="
+            "a model that is passed as an object needs a tokenizer. Add the argument tokenizer=..."
         )
     locate = partial(locate_checkpoint, source) if source else None
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, locate)
@@ -301,8 +298,8 @@ def _resolve_tokenizer(
         return load_tokenizer(locate())
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise AttnProbeError(
-            f"expected a Transformers tokenizer, got {format_short(tokenizer)}; pass "
-            "tokenizer=AutoTokenizer.from_pretrained(…)"
+            f"expected a Transformers tokenizer, got {format_short(tokenizer)}. Load one with "
+            "AutoTokenizer.from_pretrained(...)."
         )
     return tokenizer
 
@@ -354,8 +351,8 @@ def _build_head_options(
         return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
-            f"rows={options.rows!r} needs a language model, but {loaded.name} is another type of "
-            "model; leave it out"
+            f"rows={options.rows!r} can be used only with a language model, but {loaded.name} is "
+            "another type of model. Leave it out."
         )
     head_options: dict[str, Any] = {
         "threshold": options.threshold,
@@ -368,8 +365,8 @@ def _build_head_options(
         head_options["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
-            "--scale needs a model that predicts a number, but this model predicts none; leave "
-            "out --scale, or use --predicts number"
+            "--scale can be used only with a model that predicts a number. Leave it out, or set "
+            "--predicts number."
         )
     return head_options
 
@@ -387,13 +384,13 @@ def _check_weight_values(model: nn.Module) -> None:
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_meta:
             raise AttnProbeError(
-                f"{name or 'every new tensor'} is on the device 'meta' and has no values; load the "
-                "model without cpu_offload, disk_offload and set_default_device('meta')"
+                f"{name or 'every new tensor'} has no values, because it is on the device 'meta'. Load "
+                "the model without cpu_offload, disk_offload and set_default_device('meta')."
             )
         if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
             raise AttnProbeError(
-                f"the weight {name} is not a tensor, because the model is quantized (for example "
-                "with quantize_dynamic); audit the model before quantization"
+                f"expected the weight {name} as a tensor, but the model is quantized (for example with "
+                "quantize_dynamic). Audit the model before it is quantized."
             )
 
 
@@ -444,6 +441,4 @@ def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) ->
     for name in names:
         value = getattr(options, name)
         if value is not None:
-            raise AttnProbeError(
-                f"the option {name}={value!r} cannot be used with {reason}; leave it out"
-            )
+            raise AttnProbeError(f"{name}={value!r} cannot be used with {reason}. Leave it out.")

@@ -97,15 +97,15 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
     """Raise AttnProbeError if there are no versions, or if an option changes the model itself."""
     if not versions:
         raise AttnProbeError(
-            "expected at least one version to compare with the model, got none; add another model, "
-            f"or a weight change ({', '.join(get_args(WeightChange))})"
+            "expected at least one version of the model, got none. Add another model, or a weight "
+            f"change ({', '.join(get_args(WeightChange))})."
         )
     if any(version is None for version in versions):
-        raise AttnProbeError("the list of versions contains None; remove it")
+        raise AttnProbeError("expected models or names as versions, got None")
     if options.weights is not None:
         raise AttnProbeError(
-            "versions are compared with the model's saved weights, but got "
-            f"weights={options.weights!r}; add this change to the versions instead"
+            f"weights={options.weights!r} cannot be used in compare(), because versions are compared "
+            "with the saved weights. Add this change to the versions instead."
         )
 
 

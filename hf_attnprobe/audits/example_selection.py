@@ -174,7 +174,7 @@ def load_scored_prompts(
         examples: The data set that contains the prompts.
 
     Returns:
-        Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows contain no
+        Up to :data:`MAX_SAVED_PROMPTS` prompts with their scores, by id; empty if the rows contain no
         unit scores.
     """
     unit_statistics = {*RANKING_STATISTICS.values(), "unit_matters"}

@@ -170,8 +170,8 @@ class AuditOptions(Options):
             apply_thresholds(self.thresholds)
         if self.screen is not None and not self.single_heads:
             raise AttnProbeError(
-                "--screen selects among single heads, but --no-single-heads excludes them; leave "
-                "out one of these options"
+                "--screen selects single heads, but --no-single-heads excludes them. Leave out one of "
+                "these options."
             )
 
 
@@ -191,8 +191,8 @@ def parse_time_limit(options: AuditOptions) -> float | None:
         return None
     if options.screen is not None:
         raise AttnProbeError(
-            "--screen and --time cannot be combined; leave out --screen, because --time already "
-            "starts with a screen"
+            "--screen and --time cannot be combined, because --time already starts with a screen. "
+            "Leave out --screen."
         )
     return parse_duration(options.time)
 
@@ -228,7 +228,7 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
         options: Audit options.
 
     Returns:
-        The options without the pruning curve and with at most :data:`N_PARTIAL_EXAMPLES` examples.
+        The options without the pruning curve and with at most :data:`MAX_PARTIAL_EXAMPLES` examples.
     """
     n_examples = min(options.shown_texts, MAX_PARTIAL_EXAMPLES)
     return replace(options, prune=False, shown_texts=n_examples)
@@ -253,12 +253,12 @@ def parse_share(options: AuditOptions) -> tuple[int, int] | None:
     is_valid = index.isdecimal() and n_shares.isdecimal() and int(index) < int(n_shares)
     if not is_valid:
         raise AttnProbeError(
-            f"expected a share from 0/N to (N − 1)/N, such as 3/64, got {options.share!r}"
+            f"expected --share K/N with K from 0 to N − 1, such as 3/64, got {options.share!r}"
         )
     if options.screen or options.time:
         raise AttnProbeError(
-            "--share cannot be combined with --screen or --time, which need all texts; leave out "
-            "--share or the other option"
+            "--share cannot be combined with --screen or --time, because these options need all "
+            "texts. Leave out one of them."
         )
     return int(index), int(n_shares)
 

@@ -210,7 +210,7 @@ def _open_output_folder(output_dir: str | Path | None, state: PartialState) -> I
         return
     if state.num_processes > 1:
         raise AttnProbeError(
-            "several processes need an output folder to exchange their results; set --output-dir"
+            "an audit with several processes needs an output folder. Set --output-dir."
         )
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

@@ -238,7 +238,7 @@ class AuditRunner:
         """Check for some texts that the model still predicts what their saved rows record.
 
         For a language model, a deletion and a knockout in the same prompts are checked too. At most
-        :data:`MAX_SINGLE_TEXT_CHECKS` texts are checked if the model reads one text at a time.
+        :data:`MAX_CHECKS_WITHOUT_BATCHES` texts are checked if the model reads one text at a time.
 
         Args:
             n_texts: Maximum number of texts to check.
@@ -270,8 +270,8 @@ class AuditRunner:
             if text.identity is not None and saved_identity != text.identity:
                 raise AttnProbeError(
                     f"the prompt or the answer of text {text.example_id} has changed since the "
-                    f"rows in {self.folder} were written; give the answers with the data, or "
-                    "choose another --output-dir"
+                    f"rows in {self.folder} were written. Choose another --output-dir. To keep "
+                    "the answers the same, provide them with the data."
                 )
 
     def run_and_save(

@@ -371,7 +371,7 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
     tests = {test for (test, *_), example_ids in completed.finished_ids.items() if example_ids}
     if not tests - {PREDICTION_TEST}:
         raise AttnProbeError(
-            f"--time ({format_duration(time_limit)}) is too short to start any test; increase it"
+            f"--time {format_duration(time_limit)} is too short to run any test. Increase it."
         )
 
 

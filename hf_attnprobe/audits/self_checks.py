@@ -212,7 +212,7 @@ def compare_with_float32(
         nothing is compared.
 
     Raises:
-        AttnProbeError: If a difference exceeds :data:`MAX_DIFFERENCE`, or if numbers overflow.
+        AttnProbeError: If a difference exceeds :data:`PRECISION_ERROR_THRESHOLD`, or if numbers overflow.
     """
     if make_float32_adapter is None:
         return {}
@@ -233,9 +233,8 @@ def compare_with_float32(
     largest = max(probability_difference, change_difference)
     if not largest <= PRECISION_ERROR_THRESHOLD:
         raise AttnProbeError(
-            f"half precision may differ from float32 by at most {PRECISION_ERROR_THRESHOLD}, but a "
-            f"probability or an output change differs by {largest:.3f} on {len(longest_texts)} "
-            "texts; use --dtype float32"
+            f"half precision changes a probability or an output change by {largest:.3f}, but at most "
+            f"{PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
         )
     if largest > PRECISION_WARNING_THRESHOLD:
         logger.warning(
@@ -378,6 +377,6 @@ def check_padding(alone: Observation, padded: Batch) -> None:
         raise AttnProbeError(
             "predictions must not depend on padding, but a probability from "
             f"{type(adapter.model).__name__} changes by {difference:.1e} if text "
-            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this model cannot "
-            "be audited in batches"
+            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens. This model cannot "
+            "be audited in batches."
         )

@@ -165,13 +165,13 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
         return
     if not requested:
         raise AttnProbeError(
-            f"--{name}s needs at least one {name}, got none; leave it out to test all of them"
+            f"--{name}s needs at least one {name}, got none. Leave out this option to test all "
+            f"{name}s."
         )
     missing = sorted(set(requested) - existing)
     if missing:
         raise AttnProbeError(
-            f"--{name}s must be from 0 to {max(existing)} for this model, got {missing[0]}; choose "
-            f"another {name}"
+            f"expected --{name}s from 0 to {max(existing)} for this model, got {missing[0]}"
         )
 
 
@@ -192,8 +192,7 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
     """
     if len(adapter.sites()) == 1:
         raise AttnProbeError(
-            "--head-sets needs a model with several heads, but this model has only one; leave out "
-            "--head-sets"
+            "--head-sets needs a model with several heads, but this model has only one. Leave it out."
         )
     head_sets: list[list[Site]] = []
     for name in names:
@@ -202,8 +201,8 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
             continue
         if not adapter.shared_heads:
             raise AttnProbeError(
-                "--head-sets shared needs heads that share keys, but this model has none; remove "
-                "'shared'"
+                "--head-sets 'shared' needs heads that share their keys, but this model has none. "
+                "Remove 'shared'."
             )
         head_sets += [[*members] for members in adapter.shared_heads]
     return head_sets
@@ -217,8 +216,8 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     if is_repeated or not set(heads) <= site_by_name.keys():
         first, *_, last = site_by_name
         raise AttnProbeError(
-            f"expected a set of different heads from {first} to {last}, such as {first}+{last}, got "
-            f"{name!r}; change --head-sets"
+            f"expected a set of different heads in --head-sets, such as {first}+{last}, got {name!r}. "
+            f"This model has the heads {first} to {last}."
         )
     return sorted(site_by_name[head] for head in heads)
 
@@ -281,8 +280,8 @@ def check_query(shortest: Observation, query: int) -> None:
     n_queries = min(attention.shape[2] for attention in shortest.attention)
     if not 0 <= query < n_queries:
         raise AttnProbeError(
-            f"expected a query from 0 to {n_queries - 1}, the last position in the shortest text, "
-            f"got {query}; choose another --query"
+            f"expected --query from 0 to {n_queries - 1} (the last position in the shortest text), "
+            f"got {query}"
         )
 
 
@@ -364,7 +363,7 @@ def select_tests(
             tests[name] = options
         elif name in requested:
             raise AttnProbeError(
-                f"the test {name} cannot run: {missing_capabilities[0]}; remove it from --tests"
+                f"the test {name} cannot run: {missing_capabilities[0]}. Remove it from --tests."
             )
     if not tests:
         raise AttnProbeError(f"no test can run on this model: {'; '.join(reasons.values())}")
@@ -391,13 +390,14 @@ def select_group_tests(
     """
     if not groups:
         raise AttnProbeError(
-            "--no-single-heads needs groups of several heads, but this audit has none; leave it out"
+            "--no-single-heads leaves nothing to test, because this audit has no groups of heads. "
+            "Leave it out."
         )
     group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
     if not group_tests:
         raise AttnProbeError(
-            f"expected a test that can run on several heads together, got {', '.join(tests)}; choose "
-            "another test, or test single heads with --heads all and without --no-single-heads"
+            f"none of these tests can run on groups of heads: {', '.join(tests)}. Choose another test, "
+            "or test single heads with --heads all and without --no-single-heads."
         )
     all_left_out = {**left_out}
     for name in tests.keys() - group_tests.keys():
@@ -471,8 +471,8 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
     """
     if len({assign_half(example_id) for example_id in example_ids}) < 2:
         raise AttnProbeError(
-            "--screen divides the texts into two halves by id, but all texts belong to the same "
-            "half; audit more texts"
+            "--screen divides the texts into two halves by id, but all texts are in the same half. "
+            "Audit more texts."
         )
 
 

@@ -158,8 +158,8 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         _acquire_lock(file_lock, folder)
     except Timeout as error:
         raise AttnProbeError(
-            f"another run{_describe_lock_holder(folder)} uses {folder}; wait until it has finished, "
-            "or choose another --output-dir"
+            f"another run{_describe_lock_holder(folder)} uses {folder}. Wait until it has finished, "
+            "or choose another --output-dir."
         ) from error
     except OSError as error:
         if error.errno not in NO_LOCK_ERRORS:
@@ -264,10 +264,7 @@ def check_output_path(folder: str | Path) -> Path:
     """
     options.check_name("the output", str(folder))
     if URL_PATTERN.match(str(folder)):
-        raise AttnProbeError(
-            f"expected a local folder for the output, got the URL {folder}; choose another "
-            "--output-dir"
-        )
+        raise AttnProbeError(f"expected a local folder as --output-dir, got the URL {folder}")
     return Path(folder)
 
 
@@ -295,15 +292,14 @@ def check_available(folder: str | Path, *markers: str) -> Path:
     has_marker = any(any(folder.glob(marker)) for marker in markers)
     if has_visible_files and not has_marker:
         raise AttnProbeError(
-            f"expected a new or an empty folder, but {folder} contains other files; choose another "
-            "--output-dir"
+            f"the output folder {folder} already contains other files. Choose another --output-dir."
         )
     for path in paths:
         is_inside = path.resolve().is_relative_to(folder.resolve())
         if path.is_symlink() and not is_inside:
             raise AttnProbeError(
-                f"expected no links in the output folder, but {path} leads out of it; delete the "
-                "link, or choose another --output-dir"
+                f"the link {path} leads out of the output folder. Delete the link, or choose another "
+                "--output-dir."
             )
     return folder
 
@@ -316,10 +312,10 @@ def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
         error: Cause of the problem.
     """
     is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
-    advice = "choose another --output-dir"
+    advice = "Choose another --output-dir."
     if is_full:
-        advice = f"free some space, or {advice}"
-    return AttnProbeError(f"cannot use {folder} for the output ({error}); {advice}")
+        advice = "Free some space, or choose another --output-dir."
+    return AttnProbeError(f"cannot use the output folder {folder} ({error}). {advice}")
 
 
 # --- Settings of the run to which a folder belongs ---
@@ -434,9 +430,9 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
         names = ", ".join(name.replace("_", " ") for name in differences)
         stored_value, value = next(iter(differences.values()))
         raise AttnProbeError(
-            f"{file.parent} belongs to another {file.stem}: its {names} "
-            f"({_describe_difference(stored_value, value)}) must not differ from this run's "
-            f"({_describe_difference(value, stored_value)}); choose another --output-dir"
+            f"{file.parent} belongs to another {file.stem} with different {names} "
+            f"({_describe_difference(stored_value, value)} instead of "
+            f"{_describe_difference(value, stored_value)}). Choose another --output-dir."
         )
 
 

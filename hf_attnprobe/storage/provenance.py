@@ -165,16 +165,15 @@ def read_summary(
     file = Path(folder) / SUMMARY_FILE
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {run_name} in {folder}, but there is no {SUMMARY_FILE}; let {verb} "
-            "finish first"
+            f"expected {run_name} in {folder}, but the file {SUMMARY_FILE} is missing. Wait until "
+            f"{verb} has finished, or run it again."
         )
-    advice = f"run {verb} again"
-    data = read_json(file, dict[str, Any], advice)
+    data = read_json(file, dict[str, Any], f"run {verb} again")
     check(data, str(file))
     try:
         return parse(data)
     except PARSE_ERRORS as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
+        raise AttnProbeError(f"cannot read {file} ({error}). Run {verb} again.") from error
 
 
 # --- Settings of a command, and the command to repeat it ---

@@ -108,8 +108,8 @@ def compute_batch_prediction_statistics(
     nan_rows = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
     if nan_rows:
         raise AttnProbeError(
-            f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}; check its weights "
-            "and --dtype"
+            f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}. Check its weights and "
+            "--dtype."
         )
     # The collator labels unlabelled texts with −1, so labels always exist.
     assert batch.labels is not None
@@ -430,7 +430,7 @@ METADATA_KEY = "attnprobe"
 The entry is a JSON object with the format version, a hash of the audit settings and a digest of
 the rows.
 """
-REPAIR_ADVICE = "delete it and run the audit again"
+REPAIR_ADVICE = "Delete this file and run the audit again."
 """Advice at the end of every error message about a rows file that cannot be used."""
 
 
@@ -520,15 +520,12 @@ def read_part(part: Path) -> pa.Table:
                     raise ValueError("the file was changed after it was written")
                 audit_hash = record["audit"]
     except read_errors as error:
-        raise AttnProbeError(f"cannot read the rows in {part}; {REPAIR_ADVICE}") from error
+        raise AttnProbeError(f"cannot read the rows in {part}. {REPAIR_ADVICE}") from error
     if not has_this_format:
-        raise AttnProbeError(
-            f"{part} has another file format than this version can read; {REPAIR_ADVICE}"
-        )
+        raise AttnProbeError(f"this version cannot read the file format of {part}. {REPAIR_ADVICE}")
     if hash_audit_settings(part.parent) not in (None, audit_hash):
         raise AttnProbeError(
-            f"{part} contains rows of another audit, not of the audit in {part.parent.parent}; "
-            f"{REPAIR_ADVICE}"
+            f"{part} does not belong to the audit in {part.parent.parent}. {REPAIR_ADVICE}"
         )
     return table
 

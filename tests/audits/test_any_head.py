@@ -138,8 +138,8 @@ BAD = [
     ),
     ("tags", DATA["tags"], {"predicts": "number"}, "is for another task"),
     ("span", DATA["span"], {"threshold": 1.0}, "threshold is only for"),
-    ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),
-    ("span", DATA["span"], {"target": 0}, "no target class can be chosen"),
+    ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5"),
+    ("span", DATA["span"], {"target": 0}, "this model has no classes"),
     ("classes", DATA["classes"], {"target": -1}, "from 0 to 2, got -1"),
     # labels of another kind
     ("classes", DATA["number"], {}, "expected one class per text"),

@@ -27,4 +27,4 @@ def test_the_difference_is_that_of_the_two_models(
     expected = float((own - coarse).abs().max())
     assert found["rounding"]["probability"] == pytest.approx(expected, abs=5e-3)
     monkeypatch.setattr(checks, "PRECISION_ERROR_THRESHOLD", expected / 4)
-    refused("use --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)
+    refused("Use --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)

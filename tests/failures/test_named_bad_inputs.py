@@ -176,8 +176,8 @@ def test_a_packed_file_is_called_so(name, tmp_path):
         ("file:///tmp/x", "got the URL"),
         ("http://localhost/x", "got the URL"),
         ("a\0b", "expected a path or an id for the output"),
-        ("b" * 300, "for the output"),
-        ("broken", "cannot use broken for the output"),
+        ("b" * 300, "the output"),
+        ("broken", "cannot use the output folder broken"),
     ],
 )
 def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
@@ -251,7 +251,7 @@ def on_meta(model, tokenizer):
         (with_column("bbox"), "returns bbox in addition to"),
         (with_column("position_ids"), "returns position_ids in addition to"),
         (with_column("input_shape_ids"), "returns input_shape_ids in addition to"),
-        (quantised, "is not a tensor, because the model is quantized"),
+        (quantised, "as a tensor, but the model is quantized"),
         (on_meta, "is on the device 'meta'"),
         (hidden_forward, "expected a single tensor of embeddings"),
     ],

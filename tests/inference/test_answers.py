@@ -402,7 +402,7 @@ def test_nothing_is_trained_on_answers():
 def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     classifier, said = (
         tiny_models.bert(chat),
-        "Answers needs a language model",
+        "can be used only with a language model",
     )
     refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
     texts = [{"text": "Bob sings.", "label": 1}]
@@ -517,7 +517,7 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkey
     assert [*map(len, asked)] == [2, 0, 1, 1]
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
     again = {"output_dir": tmp_path, **FEW}
-    refused("(max_new_tokens 4) must not differ", audit, str(folder / "model"), other, **again)
+    refused("(max_new_tokens 4 instead of max_new_tokens 5)", audit, str(folder / "model"), other, **again)
     assert len(asked) == 4 and file.exists()
 
 
@@ -567,7 +567,7 @@ def test_heads_are_tested_by_name(folder):
     heads = {(layer, head) for layer in range(2) for head in range(4)}
     assert every.rows.select_test_columns().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
     assert layer.rows.select_test_columns().sites == {(1, head) for head in range(4)} | {(1, ALL)}
-    said = "choose another test, or test single heads with --heads all"
+    said = "Choose another test, or test single heads with --heads all"
     refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
 
 

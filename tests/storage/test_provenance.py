@@ -159,5 +159,9 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")
     refused(
-        "contains rows of another audit, .*; delete it", folder, rows[:4], **given, output_dir=mine
+        "does not belong to the audit in .* Delete this file",
+        folder,
+        rows[:4],
+        **given,
+        output_dir=mine,
     )
