@@ -36,8 +36,7 @@ PROMPT_TEMPLATE = "{context}\n\n{question}"
 """Template of the prompts for the demonstration's language model: a passage and a question."""
 
 HIDDEN_SIZE = 64
-"""Number of dimensions of each embedding and each hidden state in the demonstration's classifier.
-"""
+"""Size of each embedding and each hidden state in the demonstration's classifier."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ RATIONALE_STATISTICS = {
     "leave-one-out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
-"""Name of the statistic that the demonstration prints for each ranking of words.
+"""Maps each ranking of words to the statistic that the demonstration prints for it.
 
 ``token_f1@…`` is the F1 score of a ranking's top words against the words that decide the label.
 ``rationale_size`` is the proportion of deciding words in the text: the score of a random ranking.

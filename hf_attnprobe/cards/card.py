@@ -67,7 +67,7 @@ ENCODER_PHRASES = {
     "mlp": "an MLP with {encoder_size} units on each token, without context",
     "none": "none (the word vectors are used directly, without context)",
 }
-"""Descriptions of encoders, by the value of ``encoder`` in the model configuration.
+"""Maps each value of ``encoder`` in a model configuration to its description in a model card.
 
 Fields in braces are replaced by the values of the configuration.
 """

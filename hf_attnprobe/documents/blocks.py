@@ -366,7 +366,10 @@ MACRO_NAMES = {
     Collapsible: "collapsible",
     Section: "subsection",
 }
-"""Name of the Jinja macro that prints a block, by the block's type; other types are paragraphs."""
+"""Maps each type of block to the Jinja macro that prints it.
+
+Other types are printed as paragraphs.
+"""
 
 
 def get_macro_name(block: object) -> str:

@@ -37,8 +37,7 @@ from hf_attnprobe.plots.chart import Chart, HeatMap
 
 
 UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Pattern for characters that are escaped in JSON before it is embedded in an HTML script element.
-"""
+"""Pattern for characters that must be escaped in JSON within an HTML script element."""
 
 MIN_SECTIONS_FOR_CONTENTS = 5
 """A page with at least this many visible sections gets a table of contents."""

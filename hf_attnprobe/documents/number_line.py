@@ -14,14 +14,17 @@ TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
 """Matplotlib object that chooses about five round numbers as ticks, such as 0, 0.2, …, 1."""
 
 PHONE_CHARACTER_WIDTH = 2.1
-"""Estimated width of one character in a label on a phone, in percent of the number line's length.
+"""Estimated width of one character in a label on a phone.
 
-It is used to place labels so that they do not overlap.
+It is in percent of the number line's length, and is used to place labels so that they do not
+overlap.
 """
 
 LARGE_SCREEN_CHARACTER_WIDTH = 1.2
-"""Estimated width of one character in a label on a large screen, in percent of the number line's
-length. It is used to place labels so that they do not overlap.
+"""Estimated width of one character in a label on a large screen.
+
+It is in percent of the number line's length, and is used to place labels so that they do not
+overlap.
 """
 
 

@@ -31,10 +31,10 @@ RANKING_MEANINGS = {
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
-"""Explanation of a ranking's scores that reports display, by the ranking's name.
+"""Maps each ranking to the explanation of its scores in a report.
 
-``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced by
-"prediction" or "answer".
+``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced
+by "prediction" or "answer".
 """
 
 N_VISIBLE_RANKINGS = 2
@@ -65,8 +65,7 @@ The first text is displayed even if it is longer.
 """
 
 MAX_MENTIONED_SHARE = 0.99
-"""A report mentions the proportion of attention on the displayed tokens if it is below this limit.
-"""
+"""A report mentions the share of attention on the displayed tokens if it is below this limit."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"

@@ -63,9 +63,9 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Colours of the first, second, … series; colour-blind readers can distinguish them.
+"""Colours of the first, second, … series in a chart.
 
-Source: Okabe & Ito 2008.
+Colour-blind readers can distinguish them (Okabe & Ito 2008).
 """
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")

@@ -215,7 +215,7 @@ RANKING_LABELS = {
     "last_layer": "last layer's attention",
     "rollout": "attention rollout",
 }
-"""Labels of rankings in charts, by the ranking's key in names such as "regret@leave_one_out"."""
+"""Maps the key of a ranking, as in "regret@leave_one_out", to its label in charts."""
 
 
 def get_ranking_label(key: str) -> str:
@@ -319,7 +319,7 @@ TAU_CHARTS = {
         bin_width=TAU_BIN_WIDTH,
     ),
 }
-"""Template for the histogram of Kendall's τ, by importance measure.
+"""Maps each measure of importance to a histogram of Kendall's τ without values.
 
 Each audit adds its sentences and values.
 """
@@ -400,7 +400,10 @@ PERMUTATION_CHART = Chart(
     bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of shuffling effects; each audit adds its sentences and values."""
+"""Chart of the output change when attention is shuffled, without sentences and values.
+
+Each audit adds its sentences and values.
+"""
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
     key="adversarial_by_max_attention",
@@ -414,7 +417,7 @@ DISTANCE_BY_WEIGHT_CHART = Chart(
     bars=ERROR_BAR_LABEL,
     y_range=(0.0, 0.7),
 )
-"""Template for the chart of adversarial distances by largest attention weight.
+"""Chart of how far attention can be changed, for texts grouped by their largest attention weight.
 
 Each audit adds its sentences and values.
 """
@@ -556,12 +559,15 @@ Such a difference may be a rounding error.
 """
 
 PAPER_EPSILONS = (0.01, 0.05)
-"""Values of ε in the papers that introduced adversarial attention. ε is the largest change of the
-output that a test allows. Charts draw these values if they were tested.
+"""Values of ε in the papers that introduced adversarial attention.
+
+ε is the largest change of the output that a test allows. Charts draw these values if they were
+tested.
 """
 
 MAX_EPSILONS = 3
-"""Maximum number of values of ε in a chart, if none of the tested values is in ``PAPER_EPSILONS``.
+"""Maximum number of values of ε in a chart, if none of them is in ``PAPER_EPSILONS``.
+
 ε is the largest change of the output that a test allows.
 """
 
@@ -577,7 +583,10 @@ DISTANCE_CHART = Chart(
     x_range=(0.0, MAX_JS_DIVERGENCE),
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of adversarial distances; each audit adds its sentences and values."""
+"""Chart of how far attention can be changed, without sentences and values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
@@ -698,7 +707,10 @@ ERASURE_CHART = Chart(
     bars=ERROR_BAR_LABEL,
     x_range=(0.0, 1.0),
 )
-"""Template for the chart of erased weights; each audit adds its sentences and values."""
+"""Chart that compares the largest attention weight with another one, without values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
@@ -790,8 +802,7 @@ Its value is the proportion of tokens in this set.
 """
 
 RANKING_SERIES_LABEL = "in the order of a ranking"
-"""Legend label for the number of tokens that are erased in a ranking's order to flip the decision.
-"""
+"""Legend label for the tokens that are erased in a ranking's order to flip the decision."""
 
 SMALLEST_SET_LABEL = "smallest set"
 """Axis label for the smallest set of tokens whose erasure flips the decision."""
@@ -829,7 +840,10 @@ FLIP_CHART = Chart(
     bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of tokens erased before a flip; each audit adds its sentences and values."""
+"""Chart of how many tokens are erased before the decision flips, without values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:

@@ -19,8 +19,7 @@ COMPARISON_FUNCTIONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-"""Maps the sign in a condition such as "faithfulness<.5" to the function that compares two numbers.
-"""
+"""Maps the sign in a condition, such as "faithfulness<.5", to its comparison function."""
 
 SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
 """Pattern for a condition on a score, such as "faithfulness<.5"."""

@@ -254,7 +254,7 @@ def list_changed_answers(comparison: AuditComparison) -> list[str]:
 
 COMPARISON_INTRODUCTION = (
     "Does attention explain the predictions, and does the answer differ between these audits? Each "
-    "audit ran its own tests; differences are reported for numbers that both audits measured."
+    "audit ran its own tests. Differences are reported for numbers that both audits measured."
 )
 """First paragraph of a report that compares several audits."""
 

@@ -28,7 +28,10 @@ from hf_attnprobe.storage.folders import find_differences
 
 
 DETECTION_LIMITS_FILE = "spike_in.json"
-"""Name of the file in which ``attnprobe detection-limit`` stores its results."""
+"""Name of the file in which ``attnprobe detection-limit`` stores its results.
+
+"Spike-in" means that effects of known size were planted in the model.
+"""
 
 ROWS_FILE = "rows.csv"
 """Name of the file with the single measurements of ``attnprobe detection-limit``.

@@ -51,8 +51,8 @@ SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
 """
 
 NO_QUESTION_REASON = (
-    "No question about the attention as a whole was tested: heads were tested one by one, or too "
-    "few tests were run."
+    "No question about the attention as a whole was tested. Either heads were tested one by one, or "
+    "too few tests were run."
 )
 """Reason for the answer "cannot say" if no test concerned the attention as a whole."""
 
@@ -130,9 +130,10 @@ UNIT_BASELINES = {
     "last": "the last one",
     "commonest place": "the one at the most common position",
 }
-"""Words for each baseline that picks a unit without looking at attention.
+"""Maps each baseline to its words in a report.
 
-A report adds the number of prompts for which the baseline is right, as in "the longest sentence 12".
+A baseline picks a unit, such as a sentence, without looking at attention. The report adds the
+number of prompts for which this is the right unit, as in "the longest sentence 12".
 """
 
 

@@ -42,11 +42,11 @@ The p-value is Holm-corrected.
 """
 
 COMPARISON_NOTE = (
-    "Each line compares two rankings on the same texts. All p-values are two-sided: a sign-flip "
-    "permutation test compares means, McNemar's exact test compares flips, and an exact sign test "
-    "compares which ranking needs fewer removals. Intervals are over texts. Texts without a value for "
-    "one of the rankings are dropped; the column “dropped” counts them. The last column is "
-    "Holm-corrected for the {n} comparisons of this test."
+    "Each line compares two rankings on the same texts. A sign-flip permutation test compares means, "
+    "McNemar's exact test compares flips, and an exact sign test compares which ranking needs fewer "
+    "removals. All p-values are two-sided. The last column is Holm-corrected for the {n} comparisons "
+    "of this test. Intervals are over texts. Texts without a value for one of the rankings are "
+    "dropped; the column “dropped” counts them."
 )
 """Explanation below a table that compares rankings. ``{n}`` is the number of comparisons."""
 
@@ -60,13 +60,13 @@ ERASURE_COMPARISON_NOTE = (
 
 TEST_LIMITATIONS = {
     "erasure": (
-        "If an order flips a decision only when nearly all of the attention is erased "
-        "(probability_mass_removed), the decision depends on the renormalised rest, which the model "
-        "never saw in training. With a linear read-out of two classes, attention × gradient is, up "
-        "to the bias, proportional to the exact margins of the tokens (product_margin_tau near 1), so "
-        "it is nearly the best ranking by construction. If it needs fewer removals than attention, as "
-        "in Serrano & Smith's experiment, this restates the algebra of the read-out. It does not show "
-        "which tokens the encoder used."
+        "Some orders flip a decision only after nearly all of the attention is erased "
+        "(probability_mass_removed). The decision then depends on the renormalised rest, which the "
+        "model never saw in training. If a linear layer chooses between two classes, attention × "
+        "gradient is nearly the best ranking by construction. Up to the bias, it is proportional to "
+        "the exact margins of the tokens (product_margin_tau near 1). It may therefore need fewer "
+        "removals than attention, as in Serrano & Smith's experiment. This follows from the algebra "
+        "of the linear layer. It does not show which tokens the encoder used."
     ),
     "input_erasure": ERASURE_CAUTION,
     "plausibility": (
@@ -75,7 +75,7 @@ TEST_LIMITATIONS = {
         "one may agree with it."
     ),
 }
-"""Caution for readers of a test's results, by test name."""
+"""Maps the name of a test to a caution about its results."""
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:

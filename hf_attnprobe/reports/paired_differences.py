@@ -41,7 +41,9 @@ SiteKey = tuple[str, str, int, int]
 """Key of a statistic at one site: test, statistic, layer and head."""
 
 SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
-"""Pattern for statistics that a comparison skips: p-values, single random orders and single units.
+"""Pattern for statistics that a comparison skips.
+
+They are p-values, and values for single random orders and single units.
 """
 
 UNCLEAR_DIFFERENCE_TEXT = "cannot be told apart"
@@ -145,9 +147,10 @@ MEANING_SETTINGS = {
     "unit of number": "unit of number",
     "rows": "answers: rows",
 }
-"""Settings that define which quantity an audit explains: words for reports, and setting names.
+"""Maps the words for a setting in a report to the name of the setting.
 
-If one of these settings differs between two audits, only their accuracy is compared.
+These settings define which quantity an audit explains. If one of them differs between two audits,
+only their accuracy is compared.
 """
 
 UNSET_VALUES = (None, "", "none", "default")

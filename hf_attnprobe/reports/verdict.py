@@ -451,7 +451,7 @@ OPEN_QUESTIONS = {
     "effect": "it matters which of the {units} has which weight",
     "uniqueness": "very different weights would change the output",
 }
-"""Completion of the sentence "cannot say whether ...", by question."""
+"""Maps each question to the end of the sentence "cannot say whether …"."""
 
 
 def describe_finding(
