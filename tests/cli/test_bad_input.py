@@ -508,4 +508,4 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
     ):
         assert message in refused_training(*arguments)
     small = refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")
-    assert "three splits need at least 6 examples" in small
+    assert "n_examples must be at least 6" in small
