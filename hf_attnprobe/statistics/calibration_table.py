@@ -72,7 +72,7 @@ class ErrorCount:
 
     @property
     def sentence(self) -> str:
-        """Error count in words: "0 of 20 kinds whose correct answer is yes received no or partly"."""
+        """Number of errors, as in "0 of 20 kinds whose correct answer is yes received no or partly"."""
         names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
         return (
             f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_CLAUSES[self.truth]} received "
@@ -151,13 +151,13 @@ def load_calibration_table() -> CalibrationTable:
 
 
 def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
-    """Describe which calibration models are most similar to a model.
+    """Describe the two kinds of calibration models whose scores are most similar to a model's.
 
     Args:
         scores: the model's faithfulness, its parts and the effect, keyed by rule.
 
     Returns:
-        A sentence about the two nearest kinds; see :meth:`CalibrationTable.find_nearest`.
+        A sentence with the names and the correct answers of the two kinds.
     """
     descriptions = [
         f'"{kind.name}" ({kind.description}; correct answer: {kind.truth})'

@@ -235,15 +235,14 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
     If the models are paired, the contribution is the text's difference. Otherwise, it is the text's
     deviation from the mean of its model, divided by the number of texts.
 
-    The index contains a data set number next to the text id, because equal ids in different data
-    sets are different texts. Number 0 is the data set of the first model.
-
     Args:
         pair: two models.
-        pair_number: data set number for the texts of the other model, from 1.
+        pair_number: number of the pair, from 1.
 
     Returns:
-        One row per text and one column per difference.
+        One row per text and one column per difference. The index contains a data set number and the
+        text id, because different data sets may use the same ids. The first model's data set has
+        number 0, and another data set has the number of the pair.
     """
     first, other = pair.aligned_frames
     if pair.paired:
@@ -407,16 +406,15 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
         return texts.get_values(name) - texts.get_values(subtracted_name)
 
     def compare_removals(first: str, second: str) -> np.ndarray:
-        """Compare which ranking flips the decision of each text with fewer removals.
+        """Find the ranking that flips each text's decision with fewer removals.
 
         Returns:
-            [texts]: 1 for the first ranking, −1 for the second one, 0 for a tie.
+            [texts]: 1 for the first ranking, −1 for the second ranking, 0 for a tie.
         """
-        fewer_removals = np.sign(
-            subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
-        )
-        only_one_flips = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
-        return np.where(fewer_removals == 0, only_one_flips, fewer_removals)
+        by_removals = np.sign(subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
+        # If both rankings remove all tokens, one of them may still not flip the decision.
+        by_flip = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
+        return np.where(by_removals == 0, by_flip, by_removals)
 
     # McNemar's test compares erasing the largest weight with erasing a random one.
     if {"top_flips", "random_flips"} <= {*texts.statistic_names}:
@@ -441,25 +439,25 @@ def _compare_ranking_pairs(
 ) -> list[Comparison]:
     """Compare all ranking pairs of a test, and correct their p-values by Holm's method.
 
-    Pairs are processed in chunks, to limit the memory. All chunks use the same random signs.
+    Pairs are processed in chunks, to limit the memory.
 
     Args:
         test: faithfulness test.
         pairs: ranking pairs with their difference for each text.
         n_texts: number of texts.
-        seed: seed for the permutation test.
+        seed: seed for the permutation test. All chunks use the same random signs.
 
     Returns:
         One comparison for each pair that has a value.
     """
     comparisons: list[Comparison] = []
     chunk_size = max(1, VALUES_PER_CHUNK // max(1, n_texts))
-    while chunk := [*itertools.islice(pairs, chunk_size)]:
-        chunk = [pair for pair in chunk if not np.isnan(pair.differences).all()]
-        if chunk:
-            comparisons += _compare_chunk(test, chunk, seed)
+    while chunk := list(itertools.islice(pairs, chunk_size)):
+        measured_pairs = [pair for pair in chunk if not np.isnan(pair.differences).all()]
+        if measured_pairs:
+            comparisons += _compare_chunk(test, measured_pairs, seed)
         # The memory is released before the next chunk is read.
-        del chunk
+        del chunk, measured_pairs
     adjusted_p_values = correct_by_holm([comparison.p_value for comparison in comparisons])
     return [
         replace(comparison, adjusted_p_value=p_value)
@@ -548,8 +546,8 @@ def compute_sign_flip_p_values(
 ) -> np.ndarray:
     """Test for each column whether its mean is 0, with a sign-flip permutation test.
 
-    For more than ``MAX_RESAMPLED_TEXTS`` texts, nothing is drawn. The sum with random signs is then nearly
-    normal with variance Σ value².
+    For more than ``MAX_RESAMPLED_TEXTS`` texts, no signs are drawn. The sum with random signs is then
+    nearly normally distributed, with mean 0 and variance Σ value².
 
     Args:
         differences: [texts, columns]; NaN for a text without a value.

@@ -94,7 +94,8 @@ CONFIDENCE_LEVEL = 0.95
 def compute_sidak_critical_value(n: int) -> float:
     """Compute the critical value for n simultaneous 95% confidence intervals (Šidák 1967).
 
-    With it, n intervals for independent means all cover their true mean with 95% probability.
+    If the means are independent, n intervals of this width cover all true means with 95%
+    probability.
 
     Args:
         n: number of intervals.
@@ -373,7 +374,8 @@ def compute_difference_interval(
     degrees_of_freedom = np.ones_like(total_variance)
     np.divide(total_variance**2, welch_divisor, out=degrees_of_freedom, where=welch_divisor > 0)
 
-    # The moments of both means add up; the third one changes its sign with the mean.
+    # The moments of a difference are sums of the moments of both means. The third moment of the
+    # subtracted mean has a negative sign.
     n = _clamp_to_one(moments.n)
     other_n = _clamp_to_one(other.n)
     m2 = moments.m2 / n**2
@@ -405,10 +407,10 @@ def _clamp_to_one(n: np.ndarray) -> np.ndarray:
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of each column's mean as m3 / m2^1.5, or 0 for a constant column.
+    """Compute the skewness of each column's mean; 0 for a column whose values are all equal.
 
-    The skewness of a mean is the skewness of its values divided by √n. The factors n cancel, so only
-    the sums of squared (m2) and cubed (m3) deviations are needed.
+    The skewness of a mean over n texts is the skewness of the values divided by √n. This equals
+    m3 / m2^1.5, with m2 and m3 as in :class:`Moments`.
     """
     with np.errstate(over="ignore"):
         scale = m2**1.5
@@ -425,15 +427,16 @@ def _compute_hall_interval(
     """Compute confidence intervals by inverting Hall's cubic transformation (1992).
 
     The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t. Here λ is the skewness, and s is
-    the 95% quantile of Student's t distribution. For larger quantiles, the cubic function bends
-    too much. A wider interval is therefore the 95% interval, stretched on both sides by the ratio
-    between the two quantiles.
+    the quantile of Student's t distribution for a 95% interval. For wider intervals, the cubic
+    function is too inaccurate. The 95% interval is therefore computed first, and then both of its
+    sides are multiplied by the ratio between the two quantiles.
 
     Returns:
         Low and high ends, [2, columns].
     """
     quantile = stdtrit(degrees_of_freedom, ndtr(SINGLE_CRITICAL_VALUE))
-    stretched_error = standard_error * stdtrit(degrees_of_freedom, ndtr(critical_value)) / quantile
+    requested_quantile = stdtrit(degrees_of_freedom, ndtr(critical_value))
+    stretched_error = standard_error * requested_quantile / quantile
     ends = []
     for signed_quantile in (quantile, -quantile):
         shifted_quantile = signed_quantile - skewness / 6
@@ -451,9 +454,10 @@ def draw_resample_counts(
     seed: int | Sequence[int] = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
-    """Draw bootstrap resamples (Efron 1979) as counts: how often each text is drawn.
+    """Draw bootstrap resamples of the texts (Efron 1979).
 
-    With counts, a single matrix product gives the sums over all resamples.
+    A resample is represented by counts, which state how often each text is drawn. A single matrix
+    product with the counts gives the sums over all resamples.
 
     Args:
         n_texts: number of texts to draw from.
@@ -501,6 +505,7 @@ def compute_means_and_intervals(
     """
     moments = compute_moments(values)
     ends = compute_interval_from_moments(moments)
+    # The intervals for shares are replaced by exact intervals.
     is_exact = find_binary_columns(values) & shares
     hits = (moments.n * moments.mean)[is_exact].round()
     ends[:, is_exact] = compute_share_interval(hits, moments.n[is_exact])
@@ -535,12 +540,13 @@ def estimate_function_of_means(
 ) -> Estimate:
     """Estimate a function of several means, such as a ratio, with a confidence interval.
 
-    The interval is the confidence interval for the mean jackknife pseudo-value; see
+    The interval is the confidence interval for the mean of the jackknife pseudo-values; see
     :func:`compute_pseudo_values`.
 
     Args:
-        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
+        columns: values of each statistic, [texts]. Texts with NaN in any column are ignored.
+        function: function that computes numbers, [...], from means, [..., columns]. It returns
+            NaN if the number is undefined.
 
     Returns:
         The estimate. Its n is 0 if no text has all values, or if the function is undefined.
@@ -558,14 +564,16 @@ def estimate_function_of_means(
 def compute_pseudo_values(
     columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """Compute a function of several means and each text's contribution to it.
+    """Compute a function of several means, and how much each text contributes to its value.
 
-    The contributions are Tukey's jackknife pseudo-values n·f − (n − 1)·f(without the text). Their
-    mean equals f without its first-order bias (Miller 1974, "The jackknife").
+    The contributions are jackknife pseudo-values (Miller 1974, "The jackknife"). With n texts and
+    the value f, the pseudo-value of a text is n·f − (n − 1)·f(without the text). The mean of all
+    pseudo-values is f with a correction for bias.
 
     Args:
-        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
+        columns: values of each statistic, [texts]. Texts with NaN in any column are ignored.
+        function: function that computes numbers, [...], from means, [..., columns]. It returns
+            NaN if the number is undefined.
 
     Returns:
         The function value, and one pseudo-value for each text that has all values.
@@ -599,9 +607,11 @@ def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarra
     Yields:
         Chunks with the values of these texts, [texts, columns].
     """
-    for chunks in zip(*map(_iterate_chunks, columns), strict=True):
-        texts = np.stack(chunks, axis=1)
-        yield texts[~np.isnan(texts).any(1)]
+    chunk_iterators = [_iterate_chunks(column) for column in columns]
+    for column_chunks in zip(*chunk_iterators, strict=True):
+        values = np.stack(column_chunks, axis=1)
+        is_complete = ~np.isnan(values).any(1)
+        yield values[is_complete]
 
 
 def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
@@ -635,9 +645,9 @@ def compute_simultaneous_interval(
 ) -> np.ndarray:
     """Compute simultaneous 95% confidence intervals for the means of all columns.
 
-    With 95% probability, all intervals cover their true means at once. A column that only
-    contains 0 and 1 is a share, so its interval is exact and has a positive width even if all
-    texts agree. For any other column without variation, both interval ends equal the mean.
+    With 95% probability, all intervals cover their true means at once. If a column only contains 0
+    and 1, its mean is a share. The interval is then exact, and has a positive width even if all
+    values are equal. For any other column of equal values, both ends equal the mean.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
@@ -652,12 +662,12 @@ def compute_simultaneous_interval(
 
 
 def compute_interval_at_critical_value(values: np.ndarray, critical_value: float) -> np.ndarray:
-    """Compute a confidence interval for each column's mean, with a given critical value.
+    """Compute a confidence interval for each column's mean, with a given width.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.

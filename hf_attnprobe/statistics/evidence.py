@@ -93,10 +93,12 @@ class Evidence:
         Returns:
             The function value with its confidence interval.
         """
-        columns = [*map(self.get_values, names)]
-        return estimate_function_of_means(
-            columns, lambda means: function(*np.moveaxis(means, -1, 0))
-        )
+
+        def call_with_separate_means(means: np.ndarray) -> np.ndarray:
+            return function(*np.moveaxis(means, -1, 0))
+
+        columns = [self.get_values(name) for name in names]
+        return estimate_function_of_means(columns, call_with_separate_means)
 
     @property
     def parts(self) -> Sequence[Part]:

@@ -63,18 +63,18 @@ ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per text, which allows two audits to be compared text by text.
+    """One number for each text, by which two audits are compared text by text.
 
     Attributes:
         description: description of the number.
-        values: function from the statistics at a site to one number per text, [texts]; None if a
-            statistic is missing.
+        compute_values: function from the statistics at a site to one number per text, [texts]. It
+            returns None if a statistic is missing.
         excludes_default_classes: whether texts in default classes are left out. The model
             predicts a default class if nothing in the text points to another class.
     """
 
     description: str
-    values: Callable[[Texts], np.ndarray | None]
+    compute_values: Callable[[Texts], np.ndarray | None]
     excludes_default_classes: bool = False
 
     def compute(self, texts: Texts) -> pd.Series | None:
@@ -86,8 +86,10 @@ class Measure:
         Returns:
             The numbers, indexed by text id; None if a statistic is missing.
         """
-        values = self.values(texts)
-        return None if values is None else pd.Series(values, index=texts.index)
+        values = self.compute_values(texts)
+        if values is None:
+            return None
+        return pd.Series(values, index=texts.index)
 
 
 def make_statistic_measure(
@@ -110,7 +112,9 @@ def make_statistic_measure(
     """
 
     def compute_values(texts: Texts) -> np.ndarray | None:
-        return transform(texts.get_values(name)) if name in texts else None
+        if name not in texts:
+            return None
+        return transform(texts.get_values(name))
 
     return Measure(description, compute_values, excludes_default_classes)
 
@@ -220,7 +224,7 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
 def grade_range(
     lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> Answer:
-    """Grade a number for which only a lower and an upper bound were estimated.
+    """Grade a number that is only known to be between two estimated bounds.
 
     Args:
         lowest: estimate of the lower bound.
@@ -232,7 +236,9 @@ def grade_range(
         The answer; "cannot say" if several answers are possible.
     """
     possible_answers = list_possible_answers(lowest, highest, rule, min_texts)
-    return possible_answers[0] if len(possible_answers) == 1 else Answer.CANNOT_SAY
+    if len(possible_answers) > 1:
+        return Answer.CANNOT_SAY
+    return possible_answers[0]
 
 
 def list_possible_answers(
@@ -279,11 +285,10 @@ def join_answers(answers: Sequence[Answer]) -> str:
 
 
 def _get_grade_index(value: float, rule: Rule) -> int:
-    """Compare a number with the thresholds of a rule.
+    """Return the index of a number's answer in :data:`ORDERED_ANSWERS`: 0 is no, 2 is yes.
 
-    Returns:
-        0 for "no", 1 for "partly" and 2 for "yes". A number that equals a threshold reaches it,
-        except that a single threshold of 0 must be exceeded.
+    A number that equals a threshold reaches it. There is one exception: if the only threshold is 0,
+    the number must be larger than 0.
     """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0

@@ -172,7 +172,7 @@ def _measure_site(
 def _compute_contributions(rows: Rows, site: LayerHead, parts: Sequence[Part]) -> pd.Series | None:
     """Compute how much each text contributes to a head's faithfulness.
 
-    The mean of these contributions is the faithfulness (up to the bias that the jackknife removes).
+    The mean of these contributions is the faithfulness, with a correction for bias.
 
     Returns:
         Contributions, indexed by text id; None if faithfulness is undefined.
@@ -190,7 +190,7 @@ def _grade_site(
     faithfulness_intervals: Mapping[LayerHead, Interval],
     rules: Mapping[str, Rule],
 ) -> HeadEvaluation:
-    """Grade a head or a head group: add the answers that its confidence intervals do not exclude.
+    """Grade a head or a head group by adding all answers that its confidence intervals allow.
 
     For a single head, the intervals are first replaced by simultaneous intervals over all heads.
 
@@ -208,6 +208,7 @@ def _grade_site(
         effect = replace(effect, ci95=effect_intervals.get(evaluation.site))
         interval = faithfulness_intervals.get(evaluation.site)
         score = replace(score, ci95=_extend_interval(score.value, interval))
+        # There are no simultaneous intervals for the worst shuffle.
         worst_effect = replace(evaluation.worst_effect, ci95=None)
         evaluation = replace(
             evaluation, effect=effect, worst_effect=worst_effect, faithfulness=score
@@ -217,9 +218,10 @@ def _grade_site(
 
 
 def _extend_interval(value: float, interval: Interval | None) -> Interval | None:
-    """Extend a confidence interval so that it contains the estimate, and limit it to at most 1.
+    """Extend a confidence interval for faithfulness so that it contains the estimate.
 
-    A jackknife interval is centred on the bias-corrected value, so it may not contain the estimate.
+    The interval is centred on a bias-corrected value, so it may not contain the estimate. Its upper
+    end is limited to 1, the largest possible faithfulness.
     """
     if interval is None:
         return None
@@ -232,9 +234,9 @@ def list_possible_verdicts(
 ) -> tuple[Answer, ...]:
     """List the possible verdicts about a head, from its effect and its faithfulness.
 
-    Both numbers are graded by no, partly or yes. The verdict is the lower one of these two answers:
-    a head with the effect "yes" and the faithfulness "no" gets the verdict "no". A number that was
-    measured for fewer than 30 texts does not exclude any answer.
+    Both numbers are graded with no, partly or yes, and the verdict is the lower grade. For example,
+    a head with the effect "yes" and the faithfulness "no" gets the verdict "no". If a number was
+    measured for fewer than 30 texts, all grades are possible.
 
     Args:
         effect: output change that the median shuffle causes.

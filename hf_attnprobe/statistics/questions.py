@@ -272,9 +272,10 @@ def _describe_class_differences(evidence: Evidence) -> str:
     intervals = [score.ci95 for score in scores.values() if score.ci95]
     if not intervals:
         return ""
-    highest_low = max(low for low, _ in intervals)
-    lowest_high = min(high for _, high in intervals)
-    if highest_low <= lowest_high:
+    # All intervals overlap if the largest lower end is not above the smallest upper end.
+    largest_lower_end = max(low for low, _ in intervals)
+    smallest_upper_end = min(high for _, high in intervals)
+    if largest_lower_end <= smallest_upper_end:
         return ""
     class_scores = ", ".join(
         f"{score.interval_text} in texts predicted {name}" for name, score in scores.items()
@@ -736,7 +737,10 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _compute_mediated_share(means: np.ndarray) -> np.ndarray:
-    """Compute the mediated share: the answer's loss by knockout divided by its loss by deletion.
+    """Compute the share of a unit's influence that reaches the answer through attention to the unit.
+
+    This mediated share is the answer's loss if attention to the unit is blocked (knockout), divided
+    by its loss if the unit is deleted.
 
     Args:
         means: mean loss by knockout and mean loss by deletion, [..., 2].

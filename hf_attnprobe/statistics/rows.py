@@ -120,8 +120,9 @@ class Rows:
             Rows with these columns and with the texts that at least one test measured.
         """
 
-        def is_test_column(test: str, statistic: str, *_: int) -> bool:
-            return test != PREDICTION_TEST and statistic.partition("@")[0] not in UNIT_STATISTICS
+        def is_test_column(test: str, statistic: str, *site: int) -> bool:
+            name, _, _ = statistic.partition("@")
+            return test != PREDICTION_TEST and name not in UNIT_STATISTICS
 
         return self.select(is_test_column).drop_unmeasured_texts()
 
@@ -134,7 +135,7 @@ class Rows:
         Returns:
             Rows with these columns and all texts.
         """
-        return self.select(lambda _, statistic, *__: statistic in names)
+        return self.select(lambda test, statistic, layer, head: statistic in names)
 
     def drop_unmeasured_texts(self) -> "Rows":
         """Drop texts that have no measured value in any column.
@@ -220,15 +221,19 @@ class Rows:
         return pd.DataFrame(self.read_matrix(self.columns), index=self.index, columns=names)
 
     def build_head_frame(self, statistic: str) -> pd.DataFrame:
-        """Convert one statistic to a data frame with a column for each single head.
+        """Convert one statistic to a data frame with one row per text and one column per head.
 
         Args:
-            statistic: statistic name.
+            statistic: statistic name. If two tests measured it, the first one is used.
 
         Returns:
-            One row per text and one column per (layer, head), without empty rows and columns.
+            Data frame with the columns (layer, head), without empty rows and columns.
         """
-        rows = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
+
+        def is_head_column(test: str, name: str, layer: int, head: int) -> bool:
+            return name == statistic and layer >= 0 and head >= 0
+
+        rows = self.select(is_head_column)
         if not rows.columns:
             return pd.DataFrame()
         wide = rows.build_wide_frame().droplevel(["test", "statistic"], axis=1)
@@ -331,14 +336,15 @@ class Texts:
             Statistics for the texts that were measured.
         """
         measured_rows = rows.drop_unmeasured_texts()
-        # In reversed order, the first of two equal names overwrites the other one.
-        columns = {column[1]: column for column in reversed(measured_rows.columns)}
-        names = tuple(reversed(columns))
+        columns_by_statistic: dict[str, Column] = {}
+        for column in measured_rows.columns:
+            _, statistic, *_ = column
+            columns_by_statistic.setdefault(statistic, column)
         return cls(
-            len(measured_rows),
-            lambda: measured_rows.ids,
-            names,
-            lambda name: measured_rows.read_column(columns[name]),
+            n=len(measured_rows),
+            ids=lambda: measured_rows.ids,
+            statistic_names=tuple(columns_by_statistic),
+            read_statistic=lambda name: measured_rows.read_column(columns_by_statistic[name]),
         )
 
     @classmethod
@@ -417,12 +423,12 @@ class Texts:
         Returns:
             The same texts with fewer statistics.
         """
-        names = tuple(
-            name
-            for name in self.statistic_names
-            if (~np.isnan(self.read_statistic(name))).sum() >= min_texts
-        )
-        return replace(self, statistic_names=names)
+        covered_names = []
+        for name in self.statistic_names:
+            has_value = ~np.isnan(self.read_statistic(name))
+            if has_value.sum() >= min_texts:
+                covered_names.append(name)
+        return replace(self, statistic_names=tuple(covered_names))
 
     def select(self, is_selected: np.ndarray) -> "Texts":
         """Select texts with a boolean mask.
@@ -455,7 +461,7 @@ class Texts:
         if np.array_equal(ids, target_ids):
             return self
         indices = np.searchsorted(ids, target_ids)
-        # Index −1 of a missing text refers to the NaN that is appended to the values.
+        # A missing text gets the index −1, which refers to the NaN that is appended to the values.
         is_missing = np.append(ids, -1)[indices] != target_ids
         indices[is_missing] = -1
 
@@ -479,10 +485,10 @@ STOPPING_KEY = "stopping"
 
 
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
-    """Drop texts that come after an unmeasured text in the audit's random order.
+    """Drop all texts that come after the first unmeasured text in the audit's random order.
 
     The remaining texts are a random sample of all texts, regardless of which batches were finished
-    when the audit stopped. Each test and site is treated separately.
+    when the audit stopped. The first unmeasured text is determined for each test and site.
 
     Args:
         rows: audit rows.
@@ -497,7 +503,7 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
 
     @functools.cache
     def find_counted_texts(test: str, layer: int, head: int) -> np.ndarray:
-        """Find the texts that come before the first unmeasured text of a test at a site.
+        """Find the texts that come before the first text that a test did not measure at a site.
 
         Returns:
             bool [texts].
@@ -507,8 +513,10 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
             is_same_site = (column[0], *column[2:]) == (test, layer, head)
             if is_same_site and not is_measured.all():
                 is_measured |= rows.read_mask(column)
-        has_no_gap = np.sort(ranks[is_measured]) == np.arange(is_measured.sum())
-        n_counted = has_no_gap.sum()
+        # If the measured texts have the ranks 0, 1, 2, 4 and 5, the first three texts count.
+        sorted_ranks = np.sort(ranks[is_measured])
+        is_before_gap = sorted_ranks == np.arange(len(sorted_ranks))
+        n_counted = is_before_gap.sum()
         return is_measured & (ranks < n_counted)
 
     def read_counted_mask(column: Column) -> np.ndarray:

@@ -106,7 +106,7 @@ def compute_scale_position(start: np.ndarray, value: np.ndarray, end: np.ndarray
 
 
 def _take_first_mean(means: np.ndarray) -> np.ndarray:
-    """Return the first of several means, for parts whose statistic is already a score from 0 to 1."""
+    """Return the first of several means, for parts whose first statistic is a score from 0 to 1."""
     return means[..., 0]
 
 
@@ -117,7 +117,7 @@ def _compute_position_to_best(means: np.ndarray) -> np.ndarray:
         means: means for a random order, for the ranking and for the best order, [..., 3].
 
     Returns:
-        Positions, [...]: 0 if the ranking is as good as a random order, 1 if it is the best one.
+        Positions, [...]: 0 if the ranking is as good as a random order, 1 if it is the best order.
     """
     random, ranking, best = np.moveaxis(means, -1, 0)
     return compute_scale_position(random, ranking, best)
@@ -242,11 +242,11 @@ class _PartColumns:
 
     Attributes:
         part: the faithfulness part.
-        values: required statistics, [texts, columns]; 0 for texts without all statistics.
-        has_values: whether a text has all statistics, bool [texts].
-        is_reached: reach statistic, [texts]. If the part has none, it is 1 for texts with all
-            statistics.
-        counts_for_reach: whether a text has a reach statistic, bool [texts].
+        values: required statistics, [texts, columns]; 0 for texts that lack a statistic.
+        has_values: whether a text has all required statistics, bool [texts].
+        is_reached: the part's reach statistic (see :class:`Part`), [texts]. If the part has none,
+            it is 1 for texts with all required statistics.
+        counts_for_reach: whether a text has a value in ``is_reached``, bool [texts].
     """
 
     part: Part
@@ -275,6 +275,7 @@ class _PartColumns:
         Returns:
             Positions, [...].
         """
+        # The first three columns are has_values, is_reached and counts_for_reach.
         value_share, reached_share, counted_share = np.moveaxis(means[..., :3], -1, 0)
         value_divisor = np.where(value_share > 0, value_share, np.nan)
         counted_divisor = np.where(counted_share > 0, counted_share, np.nan)
@@ -282,26 +283,28 @@ class _PartColumns:
         statistic_means = means[..., 3:] / value_divisor[..., None]
         reach = reached_share / counted_divisor
         position = self.part.combine(statistic_means) * reach
-        # If no text is reached, the position is 0; without any text it is NaN.
+        # If no text is reached, the position is 0. If there is no text, the position is NaN.
         return np.where(reached_share > 0, position, reach)
 
     @property
     def exact_margins(self) -> np.ndarray:
-        """Smallest allowed distances from the position to both ends of its interval, [2].
+        """Smallest allowed distances from the position to the ends of its confidence interval, [2].
 
-        They follow from the exact interval for a share, and are 0 if the part is not a share.
+        If the part is a share, they are computed from the exact interval for this share. Otherwise
+        they are 0.
         """
         if not self.part.is_share:
             return np.zeros(2)
-        # The share of hits is replaced by the ends of its interval, and the position is recomputed.
-        means = self.stacked.mean(0)
         n = self.has_values.sum()
         hits = self.values[self.has_values, 0].sum()
-        ends = np.stack([means, means, means])
         share_ends = compute_share_interval(hits, n)
-        ends[1:, 3] = share_ends * n / len(self.values)
-        value, low, high = self.compute_position(ends)
-        return np.array([value - low, high - value])
+        # The position is computed for the measured share and for both ends of its interval. The
+        # mean of the share over all texts is column 3.
+        means = self.stacked.mean(0)
+        means_at_ends = np.stack([means, means, means])
+        means_at_ends[1:, 3] = share_ends * n / len(self.values)
+        position, low, high = self.compute_position(means_at_ends)
+        return np.array([position - low, high - position])
 
 
 def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | None:
@@ -313,18 +316,21 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
         ranking: ranking name.
 
     Returns:
-        The statistics for all texts; None if one is missing, or if no text has a value.
+        The statistics for all texts. None if a statistic is missing, or if no text has a value.
     """
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
-    is_reached, counts_for_reach = has_values.astype(float), has_values
     if part.reach_statistic:
         is_reached = texts.get_values(part.reach_statistic)
         counts_for_reach = ~np.isnan(is_reached)
+    else:
+        is_reached = has_values.astype(float)
+        counts_for_reach = has_values
 
+    has_all_statistics = set(names) <= set(texts.statistic_names)
     is_measured = has_values.any() or counts_for_reach.any()
-    if not is_measured or not set(names) <= set(texts.statistic_names):
+    if not has_all_statistics or not is_measured:
         return None
     counted_values = np.where(has_values[:, None], values, 0.0)
     counted_reach = np.where(counts_for_reach, is_reached, 0.0)
@@ -381,7 +387,7 @@ def compute_contributions(
 ) -> np.ndarray | None:
     """Compute how much each text contributes to faithfulness, to compare models text by text.
 
-    The mean of the contributions equals faithfulness without its first-order bias.
+    The mean of the contributions is the faithfulness, with a correction for bias.
 
     Args:
         texts: statistics at one site.
@@ -412,10 +418,10 @@ def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> l
 
 
 def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """Collect the statistics of all parts over which faithfulness is averaged.
+    """Collect the statistics of all parts that count for faithfulness.
 
-    Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts are left out if at least
-    :data:`MIN_PARTS` parts remain.
+    Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts do not count, unless too few parts would
+    remain for a faithfulness score.
     """
     measured_parts = _list_measured_parts(texts, ranking, parts)
     large_parts = [columns for columns in measured_parts if columns.n >= MIN_DISPLAYED_TEXTS]
@@ -423,9 +429,10 @@ def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> li
 
 
 def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
-    """Estimate the mean position over several parts.
+    """Estimate faithfulness: the mean position of several parts on the scale from 0 to 1.
 
-    The interval never exceeds 1, and is widened if a part requires an exact interval for a share.
+    The confidence interval is at least as wide as :attr:`_PartColumns.exact_margins` require, and it
+    never exceeds 1.
     """
     stacked_columns, compute_mean_position = _build_mean_position(columns)
     is_counted = np.any([part_columns.counts_for_reach for part_columns in columns], axis=0)
@@ -444,11 +451,16 @@ def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
 def _build_mean_position(
     columns: Sequence[_PartColumns],
 ) -> tuple[list[np.ndarray], MeanFunction]:
-    """Express the mean position over several parts as a function of column means.
+    """Build a function that computes faithfulness from the means of statistics over texts.
+
+    With such a function, a jackknife can compute the confidence interval for faithfulness.
+
+    Args:
+        columns: statistics of each part.
 
     Returns:
-        The columns of all parts, each [texts], and the function that maps their means to the mean
-        position.
+        The columns of all parts, each [texts], and the function. It computes the mean position of
+        the parts from the means of these columns.
     """
     matrices = [part_columns.stacked for part_columns in columns]
     widths = [matrix.shape[1] for matrix in matrices]

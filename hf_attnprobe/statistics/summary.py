@@ -162,8 +162,11 @@ def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict
     Returns:
         Masks of the group members, bool [texts], keyed by group name.
     """
-    all_texts = {ALL_TEXTS_GROUP: np.ones(len(texts), dtype=bool)} if len(texts) else {}
-    return all_texts | group_by_class(select_predictions(rows).align_to(texts), label_names)
+    groups = {}
+    if len(texts):
+        groups[ALL_TEXTS_GROUP] = np.ones(len(texts), dtype=bool)
+    predictions = select_predictions(rows).align_to(texts)
+    return groups | group_by_class(predictions, label_names)
 
 
 def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -177,9 +180,13 @@ def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, 
         Masks of the texts in each class, bool [texts], keyed by class name. Classes that are
         never predicted are left out.
     """
-    predicted = predictions.get_values("predicted_class")
-    groups = {name: predicted == k for k, name in enumerate(make_group_names(label_names))}
-    return {name: members for name, members in groups.items() if members.any()}
+    predicted_classes = predictions.get_values("predicted_class")
+    groups = {}
+    for class_index, name in enumerate(make_group_names(label_names)):
+        is_member = predicted_classes == class_index
+        if is_member.any():
+            groups[name] = is_member
+    return groups
 
 
 def make_group_names(label_names: Sequence[str]) -> list[str]:
@@ -194,10 +201,13 @@ def make_group_names(label_names: Sequence[str]) -> list[str]:
     >>> make_group_names(["all", "no", "no"])
     ['all (class 0)', 'no', 'no (class 2)']
     """
-    names = [ALL_TEXTS_GROUP]
-    for k, name in enumerate(map(str, label_names)):
-        names.append(f"{name} (class {k})" if name in names else name)
-    return names[1:]
+    group_names: list[str] = []
+    for class_index, label_name in enumerate(label_names):
+        name = str(label_name)
+        if name in (ALL_TEXTS_GROUP, *group_names):
+            name = f"{name} (class {class_index})"
+        group_names.append(name)
+    return group_names
 
 
 def _summarize_columns(
@@ -255,15 +265,15 @@ def parse_key(statistic: str) -> float | str | None:
 
 
 def get_sort_key(statistic: str) -> tuple[int, float, str]:
-    """Get the sort key for statistics that only differ in their key.
+    """Get a tuple that sorts statistic names by the part after "@", which is a number or a ranking.
 
-    Numeric keys come first, in ascending order. Rankings follow in :data:`RANKING_ORDER`.
+    Numbers come first, in ascending order. Rankings follow in :data:`RANKING_ORDER`.
 
     Args:
         statistic: statistic name, with or without a key.
 
     Returns:
-        A tuple for sorting.
+        A tuple for the argument ``key`` of :func:`sorted`.
     """
     key = parse_key(statistic)
     if not isinstance(key, str):
@@ -406,9 +416,9 @@ def list_bin_names() -> list[str]:
     Returns:
         Intervals such as "[0.00, 0.25)". The last bin includes its upper edge, 1.
     """
-    pairs = itertools.pairwise(ATTENTION_BIN_EDGES)
-    names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
-    names[-1] = f"{names[-1][:-1]}]"
+    edge_pairs = itertools.pairwise(ATTENTION_BIN_EDGES)
+    names = [f"[{low:.2f}, {high:.2f})" for low, high in edge_pairs]
+    names[-1] = names[-1].replace(")", "]")
     return names
 
 

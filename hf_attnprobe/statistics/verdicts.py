@@ -238,7 +238,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise AttnProbeError(f"unknown rule {self.rule!r}; choose from {', '.join(RULES)}")
+            raise AttnProbeError(f"unknown rule {self.rule!r}. Choose one of {', '.join(RULES)}.")
 
     @property
     def rule_with_thresholds(self) -> Rule:
@@ -300,22 +300,28 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
     # Faithfulness comes first, so that the thresholds of a part overwrite it.
     for text in sorted(texts, key=lambda text: not text.startswith("faithfulness=")):
         key, _, numbers = text.partition("=")
+        question = ALL_QUESTIONS.get(key)
+        if question is None:
+            raise AttnProbeError(
+                f"--thresholds {text!r} does not begin with the name of a question. Choose one of "
+                f"{', '.join(ALL_QUESTIONS)}, for example faithfulness=.4,.65."
+            )
         try:
             thresholds = [float(number) for number in numbers.split(",")]
         except ValueError:
             thresholds = []
-        question = ALL_QUESTIONS.get(key)
+        max_thresholds = 1 if question.partly == question.yes else 2
+        is_finite = all(map(math.isfinite, thresholds))
         is_ascending = thresholds == sorted(thresholds)
-        is_valid = bool(thresholds) and is_ascending and all(map(math.isfinite, thresholds))
-        if question is not None:
-            max_thresholds = 1 if question.partly == question.yes else 2
-            is_valid = is_valid and len(thresholds) <= max_thresholds
-        if question is None or not is_valid:
-            raise AttnProbeError(
-                f"--thresholds {text!r} is not valid; use one of {', '.join(ALL_QUESTIONS)} with "
-                "one or two numbers in ascending order, such as faithfulness=.4,.65 (partly from "
-                ".4, yes from .65) or effect=.1 (yes from .1)"
-            )
+        if not (1 <= len(thresholds) <= max_thresholds and is_finite and is_ascending):
+            if max_thresholds == 1:
+                expected = f"one number, for example {key}=.1 (yes from .1)"
+            else:
+                expected = (
+                    "one or two numbers in ascending order, for example "
+                    f"{key}=.4,.65 (partly from .4, yes from .65)"
+                )
+            raise AttnProbeError(f"--thresholds {text!r} is not valid. Expected {expected}.")
         keys = [key]
         if question.role == "score":
             keys += [name for name, part in ALL_QUESTIONS.items() if part.role == "part"]
