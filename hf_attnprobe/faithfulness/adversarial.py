@@ -22,20 +22,23 @@ Search
     All other results are lower bounds. For a linear read-out, the paper's gradient search
     (``functional/search.py``) is available on request.
 
-    For Transformer heads, candidates are computed from the model linearised in its attention and
-    checked by running the model. The most distant candidate is tried first; for most heads it keeps
-    the output, and nothing can be further away. The paper's search through the model is available
-    on request (``n_steps``). By default it is skipped, because 5 starts of 500 steps per head and
-    text would take days for a small BERT and 200 sentences (an estimate).
+    For Transformer heads, the model is approximated by a linear function of its attention. This
+    gives candidates, which are checked by running the model. The most distant attention is tried
+    first. For most heads, it keeps the output, so no further search is needed.
+
+    The paper's search through the model is available on request (``n_steps``). By default it is
+    skipped, because it needs 5 starts of 500 steps for each head and text. For a small BERT and 200
+    sentences, this would take days (an estimate).
 
     Models for text pairs have one head with one query and a non-linear read-out. The test first
     tries attention on two of the least attended tokens, and then runs the paper's search from
     random starts and from the best candidate.
 
 Interpretation
-    Compare with ``largest_jsd``, the divergence of the most distant attention with any output. At a
-    share of 0, the output determines the weights; at 1, it does not constrain them at all. Because
-    a search gives a lower bound, only an upper bound can show that the weights are determined.
+    Compare with ``largest_jsd``, the divergence of the most distant attention with any output. If
+    the ε-max JSD is a share of 0 of it, the output determines the weights. At a share of 1, the
+    output does not constrain them at all. A search only gives a lower bound, so only an upper bound
+    can show that the output determines the weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,24 +80,25 @@ from hf_attnprobe.protocol import (
 EPSILONS = (0.01, 0.05)
 """Default limits ε on the output change, measured by the total variation distance. Jain & Wallace
 2019 name 0.01 for classification and 0.05 for question answering."""
-FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+CURVE_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Default limits ε on the output change for the exact method. It computes the largest divergence
 for each limit, so the results form a curve of divergence against ε."""
 PAPER_EPSILON = 0.01
-"""Output change that the search in Jain & Wallace 2019 aims at."""
+"""Output change ε that Jain & Wallace 2019 aim at in their search for different attention."""
 PAPER_STEPS = 500
-"""Number of optimizer steps in the search by Jain & Wallace 2019."""
+"""Number of optimizer steps in the search for different attention in Jain & Wallace 2019."""
 STARTING_POINT_STREAM = 1
-"""Index of the random number stream for the starting points of the search."""
+"""Index of the random number stream that draws starting points for the search for different
+attention."""
 SMALLEST_START_WEIGHT = 1e-4
-"""Smallest attention weight in a starting point of the search. Smaller weights are raised to this
-value, because the search uses their logarithms and ln 0 is infinite."""
+"""Smallest attention weight in a starting point of the search for different attention. Smaller
+weights are raised to this value, because the search uses logarithms and ln 0 is infinite."""
 SMALLEST_DIVISOR = 1e-30
 """Smallest number by which attention weights are divided when they are normalised. It avoids a
 division by 0."""
 SEARCH_TARGET_SHARE = 0.995
-"""Share of the allowed output change ε that the search aims at. It is slightly below 1, because the
-last step of the search can go too far."""
+"""Share of the allowed output change ε that the search for different attention aims at. It is
+slightly below 1, because the last step of the search can go too far."""
 JSD_ROUNDING = 1e-6
 """Largest rounding error of a Jensen-Shannon divergence in float32, in nats."""
 
@@ -214,7 +218,7 @@ def adversarial(
     use_exact = is_binary and options.method != "search" and not site.is_group
     epsilons = options.epsilons
     if epsilons is None:
-        epsilons = FRONTIER_EPSILONS if use_exact else EPSILONS
+        epsilons = CURVE_EPSILONS if use_exact else EPSILONS
     if site.is_group or token_logits is None:
         default_steps = PAPER_STEPS if has_one_row(observation, site) else 0
         settings = _build_search(options, seed, default_steps)
@@ -250,8 +254,9 @@ def _build_search(options: Adversarial, seed: int, default_steps: int) -> Search
 def _reduce_to_head(observation: Observation, site: Site) -> Site:
     """Return the head in a group that contains only one head; return any other site unchanged."""
     if site.is_group:
-        heads_by_layer = observation.model.get_heads_by_layer(site)
-        heads = [Site(layer, head) for layer in heads_by_layer for head in heads_by_layer[layer]]
+        heads = []
+        for layer, layer_heads in observation.model.get_heads_by_layer(site).items():
+            heads += [Site(layer, head) for head in layer_heads]
         if len(heads) == 1:
             return heads[0]._replace(query=site.query)
     return site

@@ -11,18 +11,24 @@ Measure
     from the input.
 
 Weighted agreement
-    Gini correlation between attention and (b): each pair of tokens is weighted by their difference
-    in effect (see ``functional/rank.py``). If one token decides, the order of the others is noise
-    and has no weight. Precision: take the most important tokens that together carry half of the
-    importance, and equally many tokens with the most attention. Precision is the share of the
-    former among the latter.
+    Two statistics give more weight to important tokens.
+
+    - Gini correlation between attention and (b): each pair of tokens is weighted by their
+      difference in effect (see ``functional/rank.py``). For example, if a single token decides, the
+      order of the other tokens does not matter.
+    - Precision: the fewest tokens that together have half of the total importance are the important
+      tokens. Precision is their share among equally many tokens with the most attention.
 
 Top-k sets
-    Share of one ranking's top k tokens that are also among the other's top k tokens, and Kendall's
-    τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for p = ½.
-    The chance level of the overlap in a text with T tokens is k / T. Both are NaN in texts with at
-    most k tokens. If tokens tie for rank k, the overlap is averaged over all random choices between
-    them; for τ, all tied tokens belong to the set.
+    Two statistics only compare the top k tokens of two rankings.
+
+    - Overlap: the share of tokens that are in the top k of both rankings. Random orders of T tokens
+      have an expected overlap of k / T. If tokens tie for rank k, the overlap is averaged over all
+      choices between them.
+    - Kendall's τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al.
+      2003 for p = ½. If tokens tie for rank k, all of them belong to the set.
+
+    Both are NaN in texts with at most k tokens.
 
 Baseline
     τ-b between (a) and (b), which is the agreement between two importance measures that do not use
@@ -30,17 +36,18 @@ Baseline
     than attention does with either (Figures 3 and 4 of the paper).
 
 Interpretation
-    1 is the same order, 0 are unrelated orders, −1 is the reverse order. An agreement is
-    significant if τ > 0 and its two-sided p ≤ .05. The paper also counts τ < 0. An undefined τ is
-    not significant. ``significant_by_chance`` is the probability that a random order is
-    significant: 0 in texts with up to 4 tokens, 2.5% in long texts.
+    1 is the same order, 0 are unrelated orders, and −1 is the reverse order.
+
+    An agreement is significant if τ > 0 and its two-sided p ≤ .05. (The paper also counts τ < 0.)
+    An undefined τ is not significant. ``significant_by_chance`` is the probability that a random
+    order is significant. It is 0 in texts with up to 4 tokens, and 2.5% in long texts.
 
 Ties
     Values that differ only by rounding are ties. The rounding error of attention and gradients is
-    proportional to each value. Leave-one-out is a difference between two outputs, so its error is
-    proportional to 1 − p, with the predicted class's probability p. In float32, tokens whose
-    effects on the logits differ by less than about 3e-5 share a rank; in float64 such effects can
-    be distinguished.
+    proportional to each value. Leave-one-out is a difference between two outputs, so its rounding
+    error is proportional to 1 − p, with the predicted class's probability p. In float32, tokens
+    share a rank if their effects on the logits differ by less than about 3e-5. Float64 can
+    distinguish such effects.
 """
 
 from collections import defaultdict

@@ -8,40 +8,45 @@ Question
 Measure
     An erased weight is set to 0, and the remaining weights are divided by their sum.
 
-    Single weights: how much further the output moves (Jensen-Shannon divergence, nats) without the
-    largest weight than without a randomly drawn one, and which of the two flips the decision.
-
-    Sets of weights: weights are erased in ranking order until the decision flips. The test reports
-    the share of the tokens that have been erased at that step, and their attention.
+    - Single weights: the largest weight is compared with a random other weight. The test reports
+      which of the two changes the output more when it is erased (Jensen-Shannon divergence, in
+      nats), and which of the two flips the decision.
+    - Sets of weights: weights are erased in ranking order until the decision flips. The test
+      reports the share of the tokens that have been erased at that step, and their attention.
 
 Compared rankings
-    Attention, random orders, the gradient with respect to the weights, attention × gradient,
-    leave-one-out, and gradient × input. Single Transformer heads also have effective attention and
-    norm-based attention. Layers and all heads together also have attention rollout, and all heads
-    together have the attention of the last layer.
+    - Always: attention, random orders, the gradient with respect to the weights, attention ×
+      gradient, leave-one-out, and gradient × input.
+    - For single Transformer heads: also effective attention and norm-based attention.
+    - For a layer or for all heads together: also attention rollout.
+    - For all heads together: also the attention of the last layer.
 
 Margin
-    After the tokens on which a decision depends have been erased, noise in the other tokens
-    determines when it flips. The test therefore also reports when each order has removed nine
-    tenths of a margin, the log-odds between the predicted class and another class. The statistics
-    ``fraction_to_lose_lead`` and ``lead_is_lost`` call a margin the lead.
+    When all important tokens have been erased, noise in the other tokens determines when the
+    decision flips. The test therefore also reports when an order has removed nine tenths of a
+    margin. A margin is the log-odds between the predicted class and another class. The statistics
+    ``fraction_to_lose_lead`` and ``lead_is_lost`` call it the lead.
 
 Exact statistics
     With a linear read-out, the smallest set of weights that flips the decision is known. The test
-    reports how many weights every ranking erases in addition to it, and the position of the ranking
-    between a random order (0) and this set (1). For two classes, attention × gradient is
-    proportional to the token margins that determine this set, up to the bias.
+    reports how many more weights each ranking erases than this set contains. It also reports the
+    position of the ranking between a random order (0) and the smallest set (1).
+
+    The smallest set is determined by the token margins. For two classes, they are proportional to
+    attention × gradient, up to the bias.
 
 Compared texts
-    All orders are compared on the texts that some set of weights flips (without a linear read-out:
-    that some tested order flips). In these texts, an order that never flips the decision counts as
-    all tokens and all of their attention. The paper omits such texts for each ranking separately,
-    which favours rankings that fail on difficult texts.
+    All orders are compared on the same texts: those in which some set of weights flips the
+    decision. (Without a linear read-out, only the tested orders are known.) In these texts, an
+    order that never flips the decision counts as all tokens and all of their attention.
+
+    The paper omits such texts for each ranking separately. This favours rankings that fail on
+    difficult texts.
 
 Explained class
-    With a target class, the decision is for or against this class, and the tokens that support the
-    predicted side are erased first. If the model has more than two classes, the smallest set is
-    then not known, because the target has to overtake all other classes at once.
+    With a target class, the decision is for or against this class. The tokens that support the
+    predicted side are erased first. If the model has more than two classes, the smallest set is not
+    known for a target class, because the target must overtake all other classes at once.
 
 Interpretation
     Attention is not an ideal ranking if another ranking flips the decision with fewer tokens. After
@@ -117,11 +122,11 @@ value vectors into account."""
 ERASURE_SEED_OFFSET = 1 << 40
 """Number that is added to the seed for random erasure orders. Otherwise, these orders would equal
 the shuffles in the test ``permutation``."""
-EDITED_LAYERS_PER_PASS = 32
+MAX_EDITED_LAYERS_PER_PASS = 32
 """Largest number of layers whose attention is edited in one forward pass, summed over all copies of
 the batch. It limits the memory."""
 REMAINING_MARGIN_SHARE = 0.1
-"""Share of a decision's margin that may remain when its evidence counts as erased. The margin is
+"""Share of the original margin at which the evidence for a decision counts as erased. The margin is
 the predicted class's logit minus the logit of another class."""
 
 READINGS: TestReadings = {
@@ -537,9 +542,9 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
     """Sum the attention on each order's first ``n_removed`` tokens, ``[orders, batch]``."""
     ordered_attention = attention.double().expand(order.shape).gather(-1, order)
     turns = torch.arange(order.shape[-1], device=order.device)
-    # The sum includes the tokens whose turn to be erased comes before turn `n_removed`.
     is_erased = turns < n_removed[..., None]
-    return (ordered_attention * is_erased).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
+    erased_attention = (ordered_attention * is_erased).sum(-1)
+    return erased_attention.masked_fill(n_removed.isnan(), torch.nan)
 
 
 def _compute_exact_statistics(
@@ -671,7 +676,7 @@ def predict_without_weights(
         Probabilities ``[copies, batch, classes]``.
     """
     n_layers = len(observation.model.get_heads_by_layer(site))
-    chunks = is_erased.split(max(1, EDITED_LAYERS_PER_PASS // n_layers))
+    chunks = is_erased.split(max(1, MAX_EDITED_LAYERS_PER_PASS // n_layers))
     replay = partial(_replay_without_weights, observation, site, renormalise)
     probs = torch.cat([*map(replay, chunks)])
     if all_zero:
@@ -805,7 +810,7 @@ def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[s
 
 
 def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
-    """Compare the output change without the largest weight to that without a random weight.
+    """Compare the effects of the largest weight and of a random other weight on the output.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -7,8 +7,8 @@ Question
     Does the head attend to the tokens that heads with a known role attend to?
 
 Measure
-    Attention from the query at position p, which holds token x_p, to the following tokens. It is
-    averaged over the query rows after the passage for which such a token exists.
+    Attention from the query at position p, with token x_p, to certain tokens. It is averaged over
+    all query rows after the passage that have such a token.
 
     - Previous token: position p − 1 (Elhage et al. 2021).
     - Duplicate token: earlier positions q of the same token, x_q = x_p (Wang et al. 2023, "IOI").
@@ -150,6 +150,7 @@ def find_pattern_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Ten
     is_same_token = token_ids == token_ids[rows, None]
     is_earlier = position < row_position
     duplicate = is_same_token & is_earlier
+    # Induction heads attend to the token after an earlier copy.
     induction = torch.zeros_like(duplicate)
     induction[:, 1:] = duplicate[:, :-1]
     return previous, duplicate, induction

@@ -17,25 +17,30 @@ Measure
     never removed. Removed tokens are deleted, or replaced with the mask token.
 
 Normalised scores, on request
-    NAOPC (Edin et al. 2025) is the mean over every step 1, ..., T, normalised to the range between
-    the smallest and the largest mean that any order of the text's tokens reaches with this model.
-    Tokens are removed in ranking order for comprehensiveness and in reverse for sufficiency. The
-    range is exact for texts with up to 8 tokens and found by a beam search otherwise.
+    NAOPC (Edin et al. 2025) makes the scores of different models comparable. The tokens are removed
+    one by one, in ranking order for comprehensiveness and in reverse for sufficiency, and the loss
+    is averaged over all steps. The mean is then normalised: 0 is the smallest mean that any order
+    of the tokens reaches with this model, and 1 is the largest. These limits are exact for texts
+    with up to 8 tokens, and found by a beam search in longer texts.
 
 Tokens to flip, on request
-    Share of the text's tokens that have been removed when the decision first flips. Tokens are
-    removed in ranking order until one is left. All rankings are compared on the texts that one of
-    them flips; a ranking that never flips such a text counts as all tokens.
+    Tokens are removed in ranking order until the decision flips or only one token is left. The test
+    reports the share of removed tokens. All rankings are compared on the texts whose decision at
+    least one ranking flips. In these texts, a ranking that never flips the decision counts as all
+    tokens.
 
 Explained class
     With a target class, the decision is for or against this class. p is then the probability of the
     predicted side: the class, or all other classes together.
 
 Compared rankings
-    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A
-    layer has mean attention, rollout up to the layer, norm-based attention, and value zeroing with
-    its rollout. All heads together have mean attention, the mean of the last layer, and rollout up
-    to it. A set of heads has its mean attention.
+    - Always: |gradient × input|, leave-one-out, and a random ranking.
+    - For a head: attention and attention × gradient.
+    - For a layer: mean attention, rollout up to the layer, norm-based attention, and value zeroing
+      with its rollout.
+    - For all heads together: mean attention, the mean attention in the last layer, and rollout up to
+      the last layer.
+    - For any other set of heads: mean attention.
 
 Interpretation
     A good ranking has higher comprehensiveness and lower sufficiency than the random ranking. Only
@@ -92,7 +97,8 @@ ERASURE_CAUTION = (
 )
 """Caution that reports print below the statistics of the test ``input_erasure``."""
 REMOVAL_NOTE = "deleted, or masked with by=mask"
-"""Note in report sentences on how tokens are removed. The user chooses with the option ``by``."""
+"""Note in report sentences on how tokens are removed. The option ``by`` determines whether they are
+deleted or masked."""
 
 READINGS: TestReadings = {
     "comprehensiveness": (

@@ -23,10 +23,12 @@ Interpretation
     state although the word at its position does not matter.
 
 Details
-    The seed and the text's id determine the donor, which is drawn from a fixed text sample that the
-    model reads once. A Transformer head's state is the value vector, which is replaced in every
-    query row; a head group exchanges the value vectors in all its heads. A word with several tokens
-    has the tokens' mean as its state. Information about the word in other layers stays in the text.
+    - The donor is drawn from a fixed text sample, which the model reads once. It only depends on
+      the seed and the text's id.
+    - The state in a Transformer head is the value vector. It is replaced in every query row. In a
+      head group, the value vectors of all heads are replaced.
+    - The state of a word with several tokens is the mean over its tokens.
+    - Information about the word in other layers is not replaced.
 """
 
 from collections.abc import Iterable, Sequence

@@ -13,23 +13,33 @@ Measure
     distance, which is a lower bound because only some tokens of the vocabulary are stored.
 
 Operators
-    An operator redistributes the blocked attention: to all other tokens in proportion to their
-    attention ("renormalised", as if attention scores were masked), or on request to no token
-    ("none") or to the attention sink ("sink"). If the results differ much, they reflect the
-    operator more than the unit.
+    An operator redistributes the blocked attention:
+
+    - "renormalised": to all other tokens in proportion to their attention, as if the attention
+      scores of the unit were masked.
+    - "none" (on request): to no token.
+    - "sink" (on request): to the attention sink.
+
+    If the results differ much, they reflect the operator more than the unit.
 
 Mediated share
-    Σ loss by knockout / Σ loss by deletion, with both sums over the units that matter in all texts.
+    The sum of all losses by knockout, divided by the sum of all losses by deletion. The sums include
+    all texts, but only units that matter.
+
     A deleted unit disappears from all states, whereas a knocked-out unit remains in the states of
-    the tokens after it. 1 means that units act through attention to them. A smaller share means
-    that they reach the answer through other tokens, which no attention map of the answer can show.
-    Values above 1 or below 0 are possible and are not clipped.
+    the tokens after it. A share of 1 means that units act through attention to them. A smaller
+    share means that they reach the answer through other tokens, which no attention map of the
+    answer can show. Values above 1 or below 0 are possible.
 
 Units that matter
-    The loss by deleting a unit must be at least ``least_effect`` nats, at least a tenth of the
-    largest loss in the passage, and larger than its noise. The noise is the difference between the
-    losses by deletion with the gap closed and with the remaining tokens' positions kept. Smaller
-    losses cannot be distinguished from the effect of shifted positions.
+    A unit matters if the loss by deleting it is
+
+    - at least ``least_effect`` nats,
+    - at least a tenth of the largest loss in the passage,
+    - and larger than its noise.
+
+    To measure the noise, the unit is deleted again, but the remaining tokens keep their positions.
+    The noise is the difference between the two losses.
 
 Interpretation
     The rank statistics compare attention with knockout, as ``sources`` compares it with deletion.

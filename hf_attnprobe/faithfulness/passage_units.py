@@ -33,11 +33,11 @@ MAX_DELETED_UNITS = 16
 """Largest number of units per passage (such as sentences) that are deleted one by one. It limits
 the run time."""
 MIN_SHARE_OF_LARGEST_LOSS = 0.1
-"""Smallest loss of an important unit, as a share of the largest loss in the passage. A unit's loss
-is measured by deleting the unit."""
+"""Smallest share of the largest loss in a passage at which a unit counts as important. The loss is
+measured by deleting the unit."""
 N_UNITS_BY_ATTENTION = 5
-"""Number of units in a long passage that are deleted because they have the most attention. Other
-units are deleted because their knockout costs most."""
+"""Number of units in a long passage that are selected for deletion by their attention. All other
+units are selected by the loss when the attention to them is blocked."""
 
 
 def covers_all_heads(observation: Observation, site: Site) -> bool:

@@ -9,10 +9,12 @@ Measure
     Area under the ranking's precision-recall curve, with linear interpolation (ERASER's AUPRC) and
     with steps (average precision).
 
-    The ranking's first tokens, as many as people marked in the text, are also scored: F1 over
-    tokens, and precision, recall and F1 over spans. A span matches a marked span if their
-    intersection is at least half of their union. ERASER's IOU F1 is 2PR / (P + R) with the mean
-    precision P and the mean recall R over texts; it differs from the mean of the texts' F1.
+    The ranking's first tokens are also compared with the marked tokens, for as many tokens as
+    people marked in the text. The scores are F1 over tokens, and precision, recall and F1 over
+    spans. A span matches a marked span if their intersection is at least half of their union.
+
+    ERASER's IOU F1 is 2PR / (P + R), with the mean precision P and the mean recall R over texts. It
+    differs from the mean F1 over texts.
 
     The share of the attention on marked tokens is also reported. Marked words that were truncated
     with the end of a long text are not counted anywhere.

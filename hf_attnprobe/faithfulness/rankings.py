@@ -49,8 +49,8 @@ from hf_attnprobe.protocol import (
 # --- Attention flow --------------------------------------------------------------------------
 
 CAPACITY_SCALE = 2**30
-"""Factor that converts attention weights into the integer capacities of a flow network. A weight of
-1 gets the capacity 2^30, which still fits into the 32-bit integers that SciPy needs."""
+"""Factor that converts attention weights into integer capacities, which SciPy needs to compute
+attention flow. A weight of 1 becomes 2^30, which fits into 32 bits."""
 FLOW_DECIMALS = 7
 """Number of decimals to which attention flow is rounded. Without rounding, equal flows could differ
 slightly."""
@@ -315,6 +315,7 @@ def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
     is_zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+    # There is one copy of the batch per key, in which all keys except this one are unchanged.
     key_masks = ~is_zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
     full_mask = torch.ones_like(key_masks[:1])
     original_output = model.compute_block_output(observation, layer, full_mask)
@@ -322,6 +323,7 @@ def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
     for chunk in key_masks.split(ZEROED_KEYS_PER_PASS):
         changed_output = model.compute_block_output(observation, layer, chunk)
         distances_by_key.append(explanations.cosine_distance(original_output, changed_output))
+    # [keys, batch, queries] becomes [batch, queries, keys].
     distances = torch.cat(distances_by_key).permute(1, 2, 0)
     visible = observation.model.get_visible_keys(observation, layer)
     return explanations.value_zeroing(distances, visible)
@@ -350,8 +352,8 @@ HEAD_MAPS = {
     ),
     "norm_based": AttentionMap(compute_norm_based_attention, (HeadValues, OutputProjections)),
 }
-"""Maps the name of each attention map for a single head to its function and to the capabilities
-that the model needs for it."""
+"""Attention maps for single heads, by name. Each entry has the function that computes the map, and
+the capabilities that the model needs for it."""
 LAYER_MAPS = {
     "mean_attention": AttentionMap(compute_mean_attention),
     "rollout": AttentionMap(compute_rollout, (Stack,)),
@@ -363,8 +365,8 @@ LAYER_MAPS = {
         compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }
-"""Maps the name of each attention map for a whole layer to its function and to the capabilities
-that the model needs for it."""
+"""Attention maps for whole layers, by name. Each entry has the function that computes the map, and
+the capabilities that the model needs for it."""
 
 
 def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
@@ -431,8 +433,8 @@ USER_SCORE_RANKINGS = ("given", "given_moved")
 """Names of the rankings by user-provided scores. "given" uses the scores unchanged. "given_moved"
 is its baseline, in which the scores are shuffled among the units of each text."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Maps the name of each ranking that only head groups have to the attention map in
-:data:`LAYER_MAPS` that it uses."""
+"""Rankings that only exist for head groups. Each key is the name of a ranking, and each value is
+the name of the attention map in :data:`LAYER_MAPS` that the ranking uses."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
@@ -733,8 +735,8 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
 
 
 REMOVAL_STEPS_PER_PASS = 8
-"""Number of removal steps that are evaluated in one forward pass. After each pass, removal orders
-for which all events have happened are skipped."""
+"""Number of removal steps that are evaluated in one forward pass. Removal orders that are finished,
+for example because the decision has flipped, are skipped in the next pass."""
 
 
 def count_removals_until(

@@ -12,9 +12,9 @@ Measure
 
     - Shapley values: the mean loss when a unit is removed, over all removal orders;
     - the area under each ranking's removal curve, and its limits over all orders (NAOPC);
-    - the interaction between each two units;
-    - the smallest set without which the decision flips, and the smallest set that preserves it
-      alone.
+    - the interaction between any two units;
+    - the smallest set whose removal flips the decision;
+    - the smallest set that preserves the decision if all other units are removed.
 
 Longer texts
     Shapley values are means over random removal orders, with 95% confidence intervals, and
@@ -77,8 +77,8 @@ SHAPLEY_SEED_OFFSET = 1 << 42
 """Number that is added to the seed for random removal orders. Otherwise, these orders would equal
 the random orders in other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key under which the size of the smallest set of units is stored, next to the number of units that
-each ranking needs."""
+"""Key for the size of the smallest set of units that flips the decision. The other keys in the same
+dictionary are names of rankings."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -324,9 +324,9 @@ class _RemovalGame:
         return losses, flips
 
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
-        """Remove every unit set from the texts that are short enough.
+        """Measure the effect of removing every set of units from the short texts of the batch.
 
-        No unit is removed from longer texts.
+        No unit is removed from texts that are too long for this.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -377,7 +377,7 @@ class _RemovalGame:
         return torch.where(is_sampled, sampled_values, exact_values), half_width
 
     def _measure_gains(self, is_sampled: Tensor, seed: int) -> Tensor:
-        """Measure how much the loss grows when each unit is removed, in random orders.
+        """Measure how much the removal of each unit increases the loss, in random removal orders.
 
         Args:
             is_sampled: Units in the longer texts, bool ``[batch, units]``.
@@ -399,7 +399,10 @@ class _RemovalGame:
         # A unit's gain is the difference between the losses after and before its turn.
         # [steps, orders, batch]
         step_gains = losses.unflatten(0, removed.shape[:2]).diff(dim=0)
-        return step_gains.gather(0, turns.movedim(-1, 0)).movedim(0, -1)
+        # [units, orders, batch]
+        unit_turns = turns.movedim(-1, 0)
+        unit_gains = step_gains.gather(0, unit_turns)
+        return unit_gains.movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
         """Replace values with NaN in texts that are too long to remove all unit sets.
@@ -471,6 +474,8 @@ def _compare_with_smallest_sets(
     n_to_preserve = top_preserves.to(torch.int8).argmax(0).double()
 
     smallest_to_flip = attribution.find_smallest_set_size(flips)
+    # In reversed order, each row belongs to the complement of the set: all units except the set are
+    # removed.
     smallest_to_preserve = attribution.find_smallest_set_size(~flips.flip(0))
     can_flip = ~smallest_to_flip.isnan()
     n_to_flip = n_to_flip.masked_fill(~flips_without_top.any(0), torch.nan)

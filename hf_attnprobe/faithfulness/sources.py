@@ -21,16 +21,19 @@ Source
     source.
 
 Order
-    Gini correlation between attention and the effects, in which each pair of units is weighted by
-    their difference in effect (see ``functional/rank.py``), and Kendall's τ-b, in which all pairs
-    count equally. Both are NaN in passages with 4 units or fewer.
+    The order of the units by attention is compared with their order by effect. In Kendall's τ-b,
+    all pairs of units count equally. In the Gini correlation, each pair is weighted by the
+    difference in effect (see ``functional/rank.py``). Both are NaN in passages with 4 units or
+    fewer.
 
 Drop
-    Loss of the answer in nats without the k units that a ranking puts first (top-k drop,
-    ContextCite), averaged over k = 1, 3 and 5. A value k only counts in passages with at least 2k
-    units. Baselines are the drop of random units (computed exactly for k = 1, by one draw per text
-    for larger k) and the best drop: for each k the largest drop of any ranking, including the
-    effect order.
+    The top-k drop (ContextCite) is the loss of the answer, in nats, when the first k units of a
+    ranking are deleted. It is averaged over k = 1, 3 and 5. A value k only counts in passages with
+    at least 2k units.
+
+    There are two baselines. One is the drop of random units, computed exactly for k = 1, and with
+    one random draw per text for larger k. The other is the best drop: for each k, the largest drop
+    of any ranking, including the order by effect.
 
 Mass
     Overlap of attention with the positive effects, both as distributions over the units. The
@@ -41,10 +44,11 @@ All sets, on request
     set without which greedy decoding generates another answer.
 
 Random halves, on request
-    Random halves of the units are deleted (64 halves in the paper), to fit ContextCite's LASSO to
-    the answer's logit per token. The linear datamodeling score (LDS) is the rank correlation
-    between the sum of a ranking's scores over the remaining units and this logit, over further
-    random halves.
+    Random halves of the units are deleted (64 halves in the paper). ContextCite fits a linear model
+    (LASSO) to the answer's logit per token.
+
+    Further random halves give the linear datamodeling score (LDS) of each ranking. It is the rank
+    correlation between this logit and the sum of the remaining units' scores.
 
 Compared rankings
     Attention, unit length, and deletion itself; for all heads together also the last layer's
@@ -108,7 +112,7 @@ SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 whose deletion makes the answer least probable."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
-answer's log-probability when the first k units are deleted."""
+answer's log-probability when the first k units of a ranking are deleted."""
 MAX_UNITS_OF_SHORT_PASSAGE = 4
 """Largest number of units in a passage that is too short for a rank correlation. Two orders of so
 few units often agree by chance."""

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd, vertex_jsd
+from hf_attnprobe.functional.divergence import jsd, largest_jsd, one_hot_jsd, tvd
 from hf_attnprobe.functional.search import bisect_boundary
 
 
@@ -390,16 +390,16 @@ MAX_CLASS_PAIRS = 28
 to 8 classes have no more pairs. For other models, the pairs of the most probable classes are
 used."""
 N_GRID_POINTS = 9
-"""Number of evenly spaced weights that are tried for the second token in each pair. The first token
-gets the remaining weight."""
+"""Number of evenly spaced attention weights that are tried for the second token in each pair of
+tokens. The first token gets the remaining weight."""
 N_REFINED_CANDIDATES = 32
 """Number of candidate distributions per text that are refined by bisection. The most distant
 candidates are chosen."""
 N_BISECTIONS = 40
-"""Number of bisection steps by which a candidate distribution is refined."""
+"""Number of bisection steps by which the most distant candidate distributions are refined."""
 EPSILON_SAFETY_FACTOR = 1 - 1e-9
-"""Factor by which the allowed output change ε is reduced, so that rounding errors cannot exceed
-it."""
+"""Factor on the allowed output change ε. It is slightly below 1, so that output changes stay within
+ε despite rounding errors."""
 SOLVER_SAFETY_MARGIN = 1e-6
 """Safety margin by which the constraints of the linear program are tightened, in log odds. It is
 larger than the error of the solver."""
@@ -473,7 +473,8 @@ def _compute_bounds(
         candidates = torch.cat([other_candidates, edge_candidates])
         farthest, lower = _choose_farthest_candidate(candidates, attention, logits, probs, epsilon)
         bounds.append((lower, upper, farthest))
-    return JsdBounds(*map(torch.stack, zip(*bounds, strict=True)))
+    lower_bounds, upper_bounds, attentions = zip(*bounds, strict=True)
+    return JsdBounds(torch.stack(lower_bounds), torch.stack(upper_bounds), torch.stack(attentions))
 
 
 def _compute_probs(attention: Tensor, logits: Tensor) -> Tensor:
@@ -534,6 +535,7 @@ def iterate_slabs(
         Class indices i and j, and the lowest and highest log odds of i against j, each [batch, 1].
     """
     n_classes = probs.shape[-1]
+    # The classes are sorted by probability, so probable pairs have a small sum of indices.
     pairs = itertools.combinations(range(n_classes), 2)
     most_probable_pairs = sorted(pairs, key=sum)[:MAX_CLASS_PAIRS]
     for i, j in most_probable_pairs:
@@ -634,11 +636,9 @@ def _search_edges(
 
 
 EdgeChange = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""Function that returns a function for computing output changes on given edges.
-
-The outer function receives the edge numbers, [batch, n]. The inner function receives the weight on the
-second token of each edge, [batch, n], and returns the output change (TVD) for each weight, [batch, n].
-"""
+"""Function that creates a function for computing output changes. The outer function receives edge
+numbers, [batch, n]; an edge is a pair of tokens. The inner function receives the weight on the
+second token of each edge, and returns the output change (TVD) for each weight, both [batch, n]."""
 
 
 class EdgeEnds(NamedTuple):
@@ -777,14 +777,14 @@ def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilo
     log_odds = logits - logits[..., :1]
     original_log_odds = torch.einsum("bk,bkn->bn", attention, log_odds)
     changes = log_odds - original_log_odds[:, None]
-    vertex_jsds = vertex_jsd(attention)
+    one_hot_jsds = one_hot_jsd(attention)
     solutions = attention.clone()
     for text in (mask.sum(-1) > 1).nonzero()[:, 0].tolist():
         is_token = mask[text]
         class_changes = changes[text, is_token].t()
         constraints = torch.cat([class_changes, -class_changes]).cpu().numpy()
         result = linprog(
-            -vertex_jsds[text, is_token].cpu().numpy(),
+            -one_hot_jsds[text, is_token].cpu().numpy(),
             A_ub=constraints,
             b_ub=[max_change] * len(constraints),
             A_eq=np.ones((1, constraints.shape[1])),
@@ -811,8 +811,8 @@ MAX_PAIRED_TOKENS = 32
 """Largest number of tokens from which pairs are formed: the 32 least attended tokens form 496
 pairs. Tokens with little attention are chosen because distant attention puts its weight on them."""
 N_FINE_GRID_POINTS = 33
-"""Number of evenly spaced weights that are tried for the second token in each pair, for models
-whose logits are not linear in the attention."""
+"""Number of evenly spaced attention weights that are tried for the second token in each pair of
+tokens. This finer grid is used for models whose logits are not linear in the attention."""
 
 
 @torch.no_grad()

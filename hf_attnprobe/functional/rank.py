@@ -420,9 +420,10 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     """Compute the Gini correlation: how well an order of tokens puts the largest values first.
 
-    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. This is Kendall's τ, except that
-    each pair is weighted by the difference between its values, so that the order of almost equal
-    values hardly matters. It equals cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987).
+    The formula is Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. It equals
+    cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987). In contrast to Kendall's τ, each
+    pair is weighted by the difference between its values. The order of almost equal values
+    therefore hardly matters.
 
     Args:
         values: values v, [..., keys].

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.divergence import vertex_jsd
+from hf_attnprobe.functional.divergence import one_hot_jsd
 from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
@@ -235,11 +235,11 @@ N_CANDIDATES = 3 + 2 * len(UNCHANGED_ROW_SHARES) + 2 * len(MIXING_SHARES)
 """Number of candidate attention distributions per text, 15. On average, the best of them reaches
 .76 of the largest possible distance in MiniLM. With 39 candidates, it would reach .79."""
 N_BISECTIONS = 40
-"""Number of bisection steps in the search for the multiplier μ, the weight of the output change
-relative to the distance."""
+"""Number of bisection steps in the search for the multiplier μ, which weighs the output change
+against the distance."""
 MAX_SCALED_MULTIPLIER = 1e4
-"""Upper limit for the multiplier μ, scaled by the largest gradient entry. With a larger μ, the
-search would ignore the distance and only minimise the output change."""
+"""Upper limit for the multiplier μ times the largest gradient entry. The multiplier weighs the
+output change against the distance. With a larger μ, the distance would not matter."""
 
 
 def generate_steered_candidates(
@@ -264,7 +264,7 @@ def generate_steered_candidates(
     """
     fixed_weights, movable_mass = split_fixed_weights(attention, movable)
     shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
-    distance_values = (vertex_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
+    distance_values = (one_hot_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
 
     def choose_vertices(multiplier: Tensor) -> Tensor:
         """Put all movable weight in a row on one key: the key with the best score.

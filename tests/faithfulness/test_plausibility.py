@@ -165,7 +165,7 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
     audited = ("audit", "--model", make_checkpoint(), "--dataset", reviews_folder)
     done = cli(*audited, "--tests", "plausibility", "--output-dir", tmp_path / "out")
     assert done.code == 1
-    assert "add a column 'rationale'" in done.err
+    assert "Add a column 'rationale'" in done.err
     assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
