@@ -263,7 +263,7 @@ def _reduce_to_head(observation: Observation, site: Site) -> Site:
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
-    """Return whether the model has only one head, which has only one attention row (query).
+    """Return whether the model has a single head with a single attention row (query).
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -293,7 +293,7 @@ def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor
 def add_query_axis(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
-    """Return attention by ε, with an axis of size 1 for the query.
+    """Add an axis for the query to the attention for each ε.
 
     Args:
         epsilons: Allowed output changes.

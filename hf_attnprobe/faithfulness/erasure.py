@@ -612,10 +612,11 @@ def _measure_margin_loss(
 
 
 def _compute_margin_offsets(logits: Tensor) -> Tensor:
-    """Return a tenth of each class's margin, as an offset for the class's logit.
+    """Return logit offsets that make the decision flip earlier, at a tenth of its margin.
 
-    The margin is the largest logit minus the class's logit. After the offsets are added to the
-    logits, the decision flips as soon as only a tenth of the original margin is left.
+    The margin of a class is the largest logit minus the logit of this class. The offset is a tenth
+    of the margin. After it is added to the logit, the decision flips as soon as only a tenth of the
+    original margin is left.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -627,7 +628,7 @@ def _compute_margin_offsets(logits: Tensor) -> Tensor:
 
 
 def _compute_margin_factors(observation: Observation) -> Tensor:
-    """Return a factor for the probability of each class, which corresponds to a tenth of its margin.
+    """Return probability factors that make the decision flip earlier, at a tenth of its margin.
 
     After the probabilities are multiplied by these factors, the decision flips as soon as only a
     tenth of the original margin is left. :func:`_compute_margin_offsets` does the same for logits.

@@ -549,7 +549,8 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
         content = content & (content.sum(-1, keepdim=True) <= exact_units)
         positions = aopc.list_unit_positions(content)
         is_unit = content.gather(1, positions)
-        sets = aopc.enumerate_subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
+        subsets = aopc.enumerate_subsets(positions.shape[1]).to(content.device)
+        sets = subsets[:, None] & is_unit
         deleted = aopc.expand_to_positions(sets, positions, content.shape[1])
         probs = predict_without_units(observation, "deletion", deleted)
         return compute_answer_losses(observation, probs), observation.find_flips(probs).bool()

@@ -109,7 +109,7 @@ def enumerate_subsets(n_units: int) -> Tensor:
     """Enumerate all subsets of ``n_units`` units as bool vectors, sorted by set number.
 
     Args:
-        n_units: number of units, from 0.
+        n_units: number of units, at least 0.
 
     Returns:
         bool [2^units, units]. Row s contains unit i if bit i in the binary number s is 1.
@@ -209,11 +209,11 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
     return total / n_units
 
 
-def list_removed_sets(ranks: Tensor) -> Tensor:
+def list_removed_sets(removal_steps: Tensor) -> Tensor:
     """List the sets of removed units after 0, 1, … steps of a removal order.
 
     Args:
-        ranks: step in which each unit is removed, from 0, int [..., units].
+        removal_steps: step in which each unit is removed, from 0, int [..., units].
 
     Returns:
         Set numbers, int64 [units + 1, ...], as in :func:`enumerate_subsets`.
@@ -221,9 +221,13 @@ def list_removed_sets(ranks: Tensor) -> Tensor:
     >>> list_removed_sets(torch.tensor([1, 0, 2])).tolist()
     [0, 2, 3, 7]
     """
-    n_units = ranks.shape[-1]
-    bits = 1 << torch.arange(n_units, device=ranks.device)
-    return torch.stack([((ranks < step) * bits).sum(-1) for step in range(n_units + 1)])
+    n_units = removal_steps.shape[-1]
+    bits = 1 << torch.arange(n_units, device=removal_steps.device)
+    set_numbers = []
+    for step in range(n_units + 1):
+        is_removed = removal_steps < step
+        set_numbers.append((is_removed * bits).sum(-1))
+    return torch.stack(set_numbers)
 
 
 def search_aopc_bounds(

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.rank import compute_net_wins
+from hf_attnprobe.functional.rank import count_smaller_minus_larger
 from hf_attnprobe.functional.similarity import pearson
 
 
@@ -207,6 +207,6 @@ def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """
     # The number of smaller values minus the number of larger values is a linear function of the mean
     # rank, so it has the same correlation.
-    ranks_a = compute_net_wins(a.double(), mask).double()
-    ranks_b = compute_net_wins(b.double(), mask).double()
+    ranks_a = count_smaller_minus_larger(a.double(), mask).double()
+    ranks_b = count_smaller_minus_larger(b.double(), mask).double()
     return pearson(ranks_a, ranks_b, mask)

@@ -521,7 +521,7 @@ def _choose_farthest_candidate(
     return candidates[best_index, text], best_divergence.clamp_min(0)
 
 
-def iterate_slabs(
+def iterate_class_pairs(
     probs: Tensor, max_score: Tensor, epsilon: float
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """Iterate over pairs of classes, and compute the allowed range of their log odds.
@@ -581,7 +581,7 @@ def _bound_by_slabs(
     max_logit = logits.masked_fill(~mask[..., None], 0).abs()
     max_difference = 2 * max_logit.amax(2).amax(1)[:, None]
 
-    for i, j, low, high in iterate_slabs(probs, max_difference, epsilon):
+    for i, j, low, high in iterate_class_pairs(probs, max_difference, epsilon):
         difference = logits[..., i] - logits[..., j]
         edges = build_edges(attention, difference, mask)
         slab_bound, _ = find_farthest_in_slab(attention, edges, low, high)

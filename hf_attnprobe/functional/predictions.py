@@ -216,9 +216,9 @@ class Prediction:
         """
         if target is None:
             return (self.decide(before) != self.decide(after)).any(-1)
-        return self.is_decided_for(before, target) != self.is_decided_for(after, target)
+        return self.is_target_predicted(before, target) != self.is_target_predicted(after, target)
 
-    def is_decided_for(self, probs: Tensor, target: int | None) -> Tensor:
+    def is_target_predicted(self, probs: Tensor, target: int | None) -> Tensor:
         """Check whether a given class or label is predicted.
 
         Args:

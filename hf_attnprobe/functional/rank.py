@@ -239,7 +239,7 @@ def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
 
     Significant agreement means a positive τ with a two-sided p-value of at most ``level``. For up
     to 33 values without ties, the probability is exact. For more values, half the level is
-    accurate to ±.002. With ties, the probability is smaller.
+    returned, which is accurate to ±.002. With ties, the probability is smaller.
 
     Args:
         n: number of values, any shape.
@@ -440,12 +440,12 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     0.99
     """
     values = values.double().masked_fill(~mask, 0)
-    best_sum = (values * compute_net_wins(values, mask)).sum(-1)
-    order_sum = (values * compute_net_wins(order.double(), mask)).sum(-1)
+    best_sum = (values * count_smaller_minus_larger(values, mask)).sum(-1)
+    order_sum = (values * count_smaller_minus_larger(order.double(), mask)).sum(-1)
     return order_sum / best_sum.masked_fill(best_sum <= 0, torch.nan)
 
 
-def compute_net_wins(values: Tensor, mask: Tensor) -> Tensor:
+def count_smaller_minus_larger(values: Tensor, mask: Tensor) -> Tensor:
     """Compute how many values are smaller than each value, minus how many are larger.
 
     Args:
