@@ -161,10 +161,10 @@ def detect_result_type(folder: Path) -> ResultType:
     Returns:
         The result type; an audit if there is no marker file.
     """
-    return next(
-        (result_type for result_type in RESULT_TYPES if (folder / result_type.marker).is_file()),
-        AUDIT_RESULT,
-    )
+    for result_type in RESULT_TYPES:
+        if (folder / result_type.marker).is_file():
+            return result_type
+    return AUDIT_RESULT
 
 
 @public_function

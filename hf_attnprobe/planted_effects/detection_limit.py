@@ -112,15 +112,13 @@ threshold.
 """
 
 N_FITTING_TEXTS = 48
-"""Number of texts on which the embedding of the planted token and the modified weights are
-fitted."""
+"""Number of texts that are used to fit a planted effect."""
 BATCH_SIZE = 16
-"""Number of texts per batch, unless the model requires smaller batches."""
+"""Number of texts in a batch, unless the model requires smaller batches."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-"""Options of faithfulness tests that differ from the defaults when a detection limit is measured,
-by test name."""
+"""Maps faithfulness tests to their options. All other tests run with their default options."""
 TABLE_NAMES = ("limits", "planted", "effects", "responses")
-"""Names of the fields in :class:`DetectionLimitReport` that contain tables."""
+"""Fields of :class:`DetectionLimitReport` that are tables."""
 Record = dict[str, Entry]
 """A table row: cells by column name."""
 
@@ -194,14 +192,14 @@ class DetectionLimitReport(DocumentedResult):
 
 
 METHOD_NOTE = (
-    "an unused token is inserted into every text. In each copy of the model, one head attends to "
-    "this token and changes the log-odds of the last class, or of the answer, by a known amount, "
-    "the dose (to first order). At dose 0 the token has no effect. The detection limit is the "
-    "smallest change of the probability for which an audit would answer that the head has an "
-    "effect in 95% of random draws of the texts. Its 95% confidence interval is over texts."
+    "an unused token is inserted into every text. In each copy of the model, one head is modified: "
+    "it attends to this token and changes the log-odds of the last class, or of the answer. The "
+    "size of this change is the dose (to first order). At dose 0 the token has no effect. The "
+    "detection limit is the smallest change of the probability that an audit would detect in 95% "
+    "of random draws of the texts. Its 95% confidence interval is over texts."
 )
-"""Explanation of the method in a report on detection limits. It follows the command name and a
-colon."""
+"""Explanation of the method in a report on detection limits. It follows the words "attnprobe
+detection-limit:"."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:
@@ -346,7 +344,7 @@ def _plant_and_measure(
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
-            f"text, but {job.audited_model.name} does not; choose another model"
+            f"text, but {job.audited_model.name} does not. Choose another model."
         )
     n_tokens = min(adapter.n_embeddings or 0, len(tokenizer))
     token = find_unused_token(original_texts, n_tokens, tokenizer.all_special_ids, options.seed)

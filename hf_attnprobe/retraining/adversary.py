@@ -42,8 +42,8 @@ from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import get_label_names
 from hf_attnprobe.faithfulness.adversarial import (
+    CURVE_EPSILONS,
     EPSILONS,
-    FRONTIER_EPSILONS,
     adversarial,
 )
 from hf_attnprobe.faithfulness.options import Adversarial
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 
 
 JSD_TOLERANCE = 1e-6
-"""Amount, in nats, by which a Jensen-Shannon divergence (JSD) may exceed its largest possible value
-because of rounding errors."""
+"""Amount by which a Jensen-Shannon divergence (JSD) may exceed its largest possible value, in nats.
+Rounding errors are smaller."""
 
 
 def compare_with_base_and_bound(
@@ -235,8 +235,8 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
     if exceeds_bound.any():
         row = int(exceeds_bound.int().argmax())
         raise AttnProbeError(
-            f"text {outputs.example_ids[row]} has a JSD of {divergence[row]:.4f}, but its largest "
-            f"possible value is {bound[row]:.4f}; check that both models use the same tokenizer"
+            f"text {outputs.example_ids[row]} has a JSD of {divergence[row]:.4f}, but at most "
+            f"{bound[row]:.4f} is possible. Check that both models use the same tokenizer."
         )
     return torch.where(bound > 0, divergence / bound, torch.nan)
 
@@ -273,9 +273,7 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
     """
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(
-            observation, site, Adversarial(method="exact", epsilons=FRONTIER_EPSILONS)
-        )
+        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=CURVE_EPSILONS))
         for epsilon, values in exact.epsilon_max_jsd.items():
             statistics[f"frontier_jsd@{epsilon}"] = values
     options = Adversarial(method="search", epsilons=EPSILONS)
@@ -292,15 +290,18 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
 # --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
 TARGET_COLUMNS = ("base_probs", "base_attention")
-"""Names of the columns that are added to an adversary's training texts. They contain the base
-model's output probabilities and attention weights."""
-LOWEST_OBJECTIVE_ARGUMENTS = {
+"""Columns with the base model's output probabilities and attention weights, which are added to an
+adversary's training texts."""
+ADVERSARY_TRAINER_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
     "remove_unused_columns": False,
 }
-"""Arguments for the Trainer of Transformers. The epoch with the lowest objective is kept, and no
-data columns are removed."""
+"""Arguments for the Trainer of Transformers, when it trains an adversary.
+
+The epoch with the lowest loss is kept. Without ``remove_unused_columns``, the Trainer would remove
+the columns in :data:`TARGET_COLUMNS`.
+"""
 
 
 class AdversaryTrainer(PlainTrainer):
@@ -422,7 +423,7 @@ def train_adversary(
             resolve_procedure(resolved, model.config),
             seed=resolved.seed,
             progress=progress(folder),
-            settings=LOWEST_OBJECTIVE_ARGUMENTS,
+            settings=ADVERSARY_TRAINER_ARGUMENTS,
             make_columns=partial(_make_target_columns, base),
             trainer_class=partial(AdversaryTrainer, objective=objective),
         )

@@ -63,7 +63,7 @@ from hf_attnprobe.retraining.base_model import (
     get_shared_settings,
 )
 from hf_attnprobe.retraining.options import Deception
-from hf_attnprobe.retraining.verdict import DECEIVED
+from hf_attnprobe.retraining.verdict import DECEIVED_MODEL
 from hf_attnprobe.training.classifier import make_paper_trainer, resolve_procedure
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import make_paper_loss
@@ -80,13 +80,14 @@ if TYPE_CHECKING:
     import datasets
 
 LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
-"""Arguments for the Trainer of Transformers. The weights after the last epoch are kept.
+"""Arguments for the Trainer of Transformers that keep the weights after the last epoch.
 
-Validation scores cannot choose the best epoch because they do not include the penalty on attention.
+The epoch with the best validation score would be wrong, because this score ignores the penalty on
+attention.
 """
-N_CONTROL_DRAWS = 5
-"""Number of times that random other words are deleted from each text. The mean output change over
-these deletions is the control for the deletion of the impermissible words."""
+N_CONTROL_DELETIONS = 5
+"""Number of control deletions for each text. Each deletes random other words instead of the
+impermissible words."""
 
 
 def add_differences(results: VariantResults, options: Deception) -> None:
@@ -129,22 +130,22 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     train = setup.splits["train"]
     if convert_class_labels(base.class_names, train) != read_column(train, "label"):
         raise AttnProbeError(
-            f"the data number their classes differently from {base.name}; choose the data that the "
-            "model was trained on"
+            f"the data and {base.name} have the same classes in a different order. Choose the data "
+            "that the model was trained on."
         )
     texts, second_texts = read_column(train, "text"), get_second_texts(train)
     token_rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
     if not any(word_ids.intersection(tokens) for tokens in token_rows):
         raise AttnProbeError(
-            f"none of the words {', '.join(options.words or ())} occurs in the training texts; "
-            "choose other words with deception.words"
+            f"none of the words {', '.join(options.words or ())} occurs in the training texts. "
+            "Choose other words with deception.words."
         )
     with torch.no_grad():
         outputs = base.model(torch.tensor(token_rows[:1]), output_attentions=True)
     if not getattr(outputs, "attentions", None):
         raise AttnProbeError(
-            "the test deception needs a model that returns its attention, but "
-            f"{type(base.model).__name__} does not; choose another --model"
+            f"{type(base.model).__name__} does not return its attention, which the test deception "
+            "needs. Choose another --model."
         )
 
 
@@ -215,7 +216,7 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
         data_name=setup.data_name,
     )
     yield Variant("base", "before", setup.base.model, measure)
-    yield Variant(DECEIVED, "after", train, measure)
+    yield Variant(DECEIVED_MODEL, "after", train, measure)
 
 
 def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> Tensor:
@@ -240,8 +241,8 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
         if not single_ids:
             pieces = ", ".join(tokenizer.convert_ids_to_tokens(at_start)) or "no token"
             raise AttnProbeError(
-                f"every word of deception.words must be a single token of the vocabulary, but "
-                f"{word!r} is {pieces}; choose other words"
+                "every word of deception.words must be a single token of the vocabulary, but "
+                f"{word!r} is {pieces}. Choose other words."
             )
         word_ids |= single_ids
     return torch.tensor(sorted(word_ids))
@@ -508,7 +509,9 @@ def measure_use_of_words(
         return tvd(probs, predict(model, base.tokenizer, examples, edit=edit))
 
     delete_others = partial(delete_other_words, words=words, seed=seed)
-    draws = [measure_change(partial(delete_others, draw=draw)) for draw in range(N_CONTROL_DRAWS)]
+    draws = [
+        measure_change(partial(delete_others, draw=draw)) for draw in range(N_CONTROL_DELETIONS)
+    ]
     word_share = masses["word_share"]
     without_words = word_share == 0
     without_control = without_words | (word_share > 0.5)

@@ -38,23 +38,26 @@ ScoresByTest = Mapping[str, Sequence[Score]]
 """Scores of all models, by test name."""
 
 CHOSEN_ADVERSARY = "chosen adversary"
-"""Name of the chosen adversary in score tables. Its weight λ is chosen on one half of the texts,
-and its predictions on the other half are scored (cross-fitting)."""
-DECEIVED = "deceived"
-"""Name of the deceiving model in score tables: the base model, trained further with a penalty on
-its attention to some words, so that it hides which words it uses."""
-CHOICE_NOTE = (
-    "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
-    "texts and is reported on the other half, in both directions"
+"""Name of the adversary that a report describes.
+
+Several adversaries are trained with different weights λ. One half of the texts is used to choose an
+adversary, whose predictions are scored on the other half (cross-fitting).
+"""
+DECEIVED_MODEL = "deceived"
+"""Name of the model from the test ``deception`` in score tables.
+
+It is the base model, trained further so that it attends less to certain words.
+"""
+LAMBDA_CHOICE_NOTE = (
+    "λ is the weight of different attention in the adversary's loss. It was chosen on one half of "
+    "the texts, and the numbers are from the other half. This was done for both halves."
 )
-"""Sentence in a retraining report, without its full stop, about the choice of the reported
-adversary."""
+"""Note about the choice of λ for the adversary that a retraining report describes."""
 ONE_TRAINING_NOTE = (
-    "another seed would also change F1, but this effect was not measured (test seeds), so this "
-    "result only holds for these two models"
+    "Another seed would also change F1. This effect was not measured (test seeds), so the result "
+    "only holds for these two models."
 )
-"""Clause after an F1 difference between two models that were each trained once: the effect of the
-seed is unknown."""
+"""Reason why a report cannot conclude anything from the F1 of two models with one seed."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +186,8 @@ def _grade_f1_difference(
     """
     if len(seed_scores) < 2:
         sentence = (
-            f"{comparison} {_format_estimate(over_texts)} over these texts, for one training each: "
-            f"{ONE_TRAINING_NOTE}."
+            f"{comparison} {_format_estimate(over_texts)} over these texts, for one training each. "
+            f"{ONE_TRAINING_NOTE}"
         )
         return _make_finding(rule, Answer.CANNOT_SAY, sentence, over_texts)
     difference = widen_by_seed_variance(over_texts, seed_scores, n_averaged)
@@ -292,7 +295,7 @@ def _grade_adversary(
     sentence = (
         f"The adversary {quality} the base model (F1 lost {_format_estimate(score.lost)}, negative "
         f"if gained; a loss below {RULES['loss'].yes} counts as equally good) and {attends} "
-        f"{comparison}. {CHOICE_NOTE}."
+        f"{comparison}. {LAMBDA_CHOICE_NOTE}"
     )
     if score.n < MIN_TEXTS:
         sentence += f" Fewer than {MIN_TEXTS} texts are too few for an answer."
@@ -347,7 +350,7 @@ def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[
         and after the training?), ``hidden`` (is at least half of the attention to them gone?) and
         ``lost`` (is accuracy lost?).
     """
-    accuracy = find_score(scores["deception"], DECEIVED, "accuracy")
+    accuracy = find_score(scores["deception"], DECEIVED_MODEL, "accuracy")
     # Every model is scored by accuracy.
     assert accuracy is not None
     return {
@@ -597,11 +600,11 @@ def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None
 
 FRONTIER_NOTE = (
     "The exact frontier is the largest JSD of any attention that changes the output by at most ε, "
-    "with the base model's encoder. A trained adversary has its own encoder, so the frontier is a "
-    "baseline and not a bound. The bound on the JSD of any attention weights, in the last row, is "
-    "checked for every text."
+    "with the base model's encoder. Each adversary has its own encoder, so the frontier is a "
+    "baseline and not a bound for adversaries. The last row is a bound: no attention weights can "
+    "have a larger JSD. Every text was checked against this bound."
 )
-"""Explanation of the exact frontier, below the chart of adversaries in a retraining report."""
+"""Explanation of the exact frontier in the chart of adversaries."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples)
     with pytest.raises(ValueError, match="pass guide="):
         predict(guided, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
-    with pytest.raises(ValueError, match="leave guide out"):
+    with pytest.raises(ValueError, match="Remove guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
     assert not list(guided.attention_classifier.attention.parameters())
     refused("uses another model's attention", wrap, guided)

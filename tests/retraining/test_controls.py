@@ -37,7 +37,7 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
     with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, but the guide has 99"):
         train_variant(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
-    with pytest.raises(AttnProbeError, match=r"guides .* are required for attention='guided'"):
+    with pytest.raises(AttnProbeError, match=r"attention='guided' needs guides"):
         train_variant(base, reviews, tmp_path / "c", changes=changes)
     of_train = {"train": guides["train"]}
     with pytest.raises(AttnProbeError, match="guides are also needed for the validation texts"):

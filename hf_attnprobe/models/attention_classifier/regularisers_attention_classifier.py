@@ -193,8 +193,8 @@ class Regulariser(nn.Module):
         """
         if input_ids is None:
             raise ValueError(
-                "input_ids are needed to mask words, but only inputs_embeds were given; pass "
-                "input_ids or set mlm_weight=0"
+                "input_ids are needed to mask words, but only inputs_embeds were passed. Pass "
+                "input_ids, or set mlm_weight=0."
             )
         is_known_word = input_ids != self.config.unk_token_id
         masked = draw_masked_words(content & is_known_word, self.config.mlm_rate)

@@ -231,7 +231,7 @@ def other_answer(rows):
 @pytest.mark.parametrize(
     ("config", "change", "options", "message"),
     [
-        (AttentionClassifierConfig(), None, {}, "set query_encoder=True"),
+        (AttentionClassifierConfig(), None, {}, "Set query_encoder=True"),
         (OF_PAIRS, without_questions, {}, "texts are not pairs"),
         (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text needs a model"),
         (
