@@ -287,9 +287,10 @@ def get_class_names(config: PreTrainedConfig) -> list[str]:
     try:
         return list_label_names(config.id2label)
     except ValueError as error:
+        keys = ", ".join(map(repr, config.id2label or ()))
         raise AttnProbeError(
             "expected whole numbers as keys of id2label in the model's configuration, got "
-            f"{', '.join(map(repr, config.id2label or ()))!s:.80}; use the keys 0, 1, 2 and so on"
+            f"{keys[:80]}; use the keys 0, 1, 2 and so on"
         ) from error
 
 

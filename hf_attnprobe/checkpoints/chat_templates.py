@@ -2,10 +2,10 @@
 
 A chat template is a program in the template language Jinja that comes with a checkpoint.
 Transformers renders it in a sandbox, which prevents access to files and to Python objects, but does
-not limit the time: two nested loops can run forever. Templates are therefore rendered in a process
-of its own, which is killed when the limit is reached. This also works outside the main thread, and
-for operations that Python cannot interrupt, such as a huge power. The process is started at the
-first template and used for all later ones.
+not limit the time. For example, two nested loops can run forever. Templates are therefore rendered
+in a separate process, which is killed when the limit is reached. This also works outside the main
+thread, and for operations that Python cannot interrupt, such as a huge power. The process is
+started for the first template, and renders all later templates as well.
 """
 
 import atexit

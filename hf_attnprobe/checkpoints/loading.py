@@ -34,7 +34,7 @@ from hf_attnprobe.checkpoints.origins import (
     CONFIG_FILES,
     Origin,
     check_adapter_is_data,
-    check_names_no_code,
+    check_selects_no_hub_kernel,
     check_weights_are_data,
     locate_checkpoint,
     summarize_error,
@@ -79,7 +79,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
         values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.load_arguments)
         values = dict(values)
     check_config_values(values, origin.name)
-    check_names_no_code(origin, values)
+    check_selects_no_hub_kernel(origin, values)
     with origin.convert_errors():
         # load_arguments contains the revision if the user chose one. return_dict is set because
         # model outputs are read by their names.
@@ -171,9 +171,10 @@ HEADS = (
     ),
     Head(TEXT_GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
-"""Supported model heads: task name, ending of the model class name, and the class that loads them.
+"""Supported model heads.
 
-For example, BertForSequenceClassification has the task "text-classification".
+For example, the first entry is the head of `BertForSequenceClassification` and similar classes. Its
+task is called "text-classification", and `AutoModelForSequenceClassification` loads such models.
 """
 CLASSIFICATION_HEAD = HEADS[0]
 """Head for text classification, which is the first entry of :data:`HEADS`."""
@@ -243,9 +244,9 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
         head = custom_heads[0] if len(custom_heads) == 1 else None
     if head is None and class_names:
         check_is_decoder_only(class_name, config, name)
-        suffixes = " or ".join(supported_head.suffix for supported_head in HEADS)
+        suffixes = ", ".join(supported_head.suffix for supported_head in HEADS)
         raise AttnProbeError(
-            f"expected a model whose class name ends with {suffixes}, but {name} is a {class_name}. "
+            f"expected a class name that ends with one of {suffixes}, but {name} is a {class_name}. "
             "Fine-tune it first with attnprobe train --model."
         )
     head = head or requested_head

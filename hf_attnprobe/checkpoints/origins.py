@@ -200,16 +200,18 @@ def find_commit(origin: Origin) -> str | None:
     """
     if origin.folder is not None:
         return None
-    config_paths = map(origin.find_file, CONFIG_FILES)
-    config_path = next(filter(None, config_paths), None)
-    return None if config_path is None else extract_commit_hash(str(config_path), None)
+    for name in CONFIG_FILES:
+        config_path = origin.find_file(name)
+        if config_path is not None:
+            return extract_commit_hash(str(config_path), None)
+    return None
 
 
 def _choose_folder(folder: Path, subfolder: str | None) -> str:
     """Return the folder that contains the model's files.
 
-    This is the subfolder if there is one, otherwise the folder. If several training checkpoints are
-    inside, it is the best one's folder.
+    The subfolder is used if it is not None. If the folder contains several checkpoints of a
+    training, the folder of the best checkpoint is returned.
     """
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
@@ -329,15 +331,17 @@ def check_adapter_is_data(origin: Origin) -> None:
         raise _make_pickle_error(origin)
 
 
-def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Check that a configuration names no kernel, which Transformers would load from the Hub.
+def check_selects_no_hub_kernel(origin: Origin, values: Mapping[str, Any]) -> None:
+    """Check that a configuration does not select a kernel on the Hub.
+
+    Transformers would download the kernel and run its code.
 
     Args:
         origin: the checkpoint's source; nothing is checked if its code is trusted.
         values: its parsed config.json.
 
     Raises:
-        AttnProbeError: if it names a kernel on the Hub.
+        AttnProbeError: if it selects a kernel on the Hub.
     """
     if origin.trust_remote_code:
         return

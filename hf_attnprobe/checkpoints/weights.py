@@ -35,7 +35,8 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
     Args:
         weight: matrix, [outputs, inputs].
-        bits: bits per weight; weights have at most 2^bits − 1 distinct multiples, including 0.
+        bits: number of bits per weight. The result has at most 2^bits − 1 different multiples of the
+            step, including 0.
         group_size: number of consecutive inputs that share a step; None for all inputs. The last
             group may be smaller.
 
@@ -89,7 +90,7 @@ The matrices have the shape [outputs, inputs].
 
 
 CHANGEABLE_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""Layer classes whose weight matrices ``--weights`` rounds or prunes."""
+"""Classes of layers whose weights can be changed with ``--weights`` (rounded or pruned)."""
 
 
 @torch.no_grad()
@@ -105,7 +106,7 @@ def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
         seed: random seed for ``RANDOMISERS``.
 
     Raises:
-        AttnProbeError: if most weights are not in ``CHANGED_LAYERS`` (as in stacked experts), or
+        AttnProbeError: if most weights are not in ``CHANGEABLE_LAYERS`` (as in stacked experts), or
             the model cannot be initialised anew.
     """
     if change in RANDOMISERS:
@@ -118,6 +119,7 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
     """Apply a function to the matrices in all linear, convolutional and recurrent layers."""
     matrices = list(_iterate_matrices(model))
     matrix_ids = {id(weight) for weight, _ in matrices}
+    # Count the weights of larger tensors in other layers, such as stacked experts.
     n_other_weights = sum(
         parameter.numel()
         for parameter in model.parameters()

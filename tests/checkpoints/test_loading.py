@@ -33,17 +33,17 @@ def bert_folder(tokenizer, tmp_path_factory):
 def test_another_head_is_refused(tmp_path):
     token = "BertForTokenClassification"
     for kind, task, message in (
-        ("BertModel", None, "is a BertModel; fine-tune it first"),
+        ("BertModel", None, "is a BertModel. Fine-tune it first"),
         ("BertForNextSentencePrediction", None, "is a BertForNextSentencePrediction"),
         ("BertModel", "text-classification", "is a BertModel"),
-        (token, "text-classification", "expected a model for text-classification"),
+        (token, "text-classification", "expected a model for the task 'text-classification'"),
         ("BertForSequenceClassification", "ner", "expected task to be one of"),
     ):
         build_bert(30, kind).save_pretrained(tmp_path / kind)
         refused(message, load_model, tmp_path / kind, task=task)
     for kind, config, message in (
-        ("LlavaForConditionalGeneration", LlavaConfig, "which also reads images"),
-        ("T5ForConditionalGeneration", T5Config, "which has an encoder for its input"),
+        ("LlavaForConditionalGeneration", LlavaConfig, "It also reads images"),
+        ("T5ForConditionalGeneration", T5Config, "It has an encoder for its input"),
     ):
         config(architectures=[kind]).save_pretrained(tmp_path / kind)
         (tmp_path / kind / "model.safetensors").touch()
@@ -78,7 +78,7 @@ def test_left_over_and_missing_weights_are_refused(tmp_path):
             ),
             (token, {"architectures": sequence}, "has no weights for bert.pooler"),
             (build_bert(30), {"num_hidden_layers": 1}, "contains weights of layers"),
-            (build_bert(30), three, "[2], and its configuration requires [3]"),
+            (build_bert(30), three, "[2], but its configuration requires [3]"),
         )
     ):
         model.save_pretrained(tmp_path / str(k))
@@ -109,7 +109,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
             ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
             ({"num_labels": "2"}, "does not load"),
             ({"architectures": "Bert"}, "does not name a model class"),
-            ({"architectures": [3]}, "whose class name ends with"),
+            ({"architectures": [3]}, "expected a class name that ends with"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),
             ({"id2label": ["a", "b"]}, "does not load"),

@@ -65,7 +65,7 @@ def test_matrices_change_and_nothing_else(how):
 def test_experts_are_refused():
     """Whose matrices are stacked in one parameter, some with inputs first."""
     model = tiny_model("MixtralForCausalLM", "mixtral")
-    refused("cannot change the weights of MixtralForCausalLM", change_weights, model, "int8")
+    refused("most weights of MixtralForCausalLM are in other layers", change_weights, model, "int8")
 
 
 def test_every_version_has_a_change():

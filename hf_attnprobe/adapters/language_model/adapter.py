@@ -236,7 +236,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
         batch_inputs = {name: inputs[name] for name in names}
-        batch_inputs["kept"] = self.prefill(batch_inputs).candidates
+        batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
         prompt = Prompt(batch_inputs, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
@@ -313,14 +313,14 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note_layer(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+        def record_layer(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             attention.append(columns.sum_by_column(rows))
             n_visible = columns.sum_by_column(find_visible_keys(scores[:, 0]).float())
             visible.append((n_visible > 0) & batch.content_mask[:, None])
             return rows
 
         with record_outputs(self.layout.blocks) as outputs:
-            scores = self.compute_row_scores(state, note_layer)
+            scores = self.compute_row_scores(state, record_layer)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
         probs = self.head.compute_probs(scores, batch.inputs)
         return Observation(self, batch, probs, tuple(attention), state), scores
@@ -356,7 +356,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             visible: Whether each row can attend to each key, bool `[tokens, tokens]`; None keeps
                 the model's mask.
         """
-        candidates = batch.inputs["kept"]
+        candidates = batch.inputs["candidate_ids"]
         n_read = candidates.shape[1] + n_trailing_rows
         arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if "logits_to_keep" in self.forward_parameters:
@@ -432,9 +432,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
         See `AttentionModel.replay`.
         """
-        lowest = min(attention)
-        if lowest in self._unchecked_layers:
-            self._check_layers(observation, [lowest])
+        lowest_layer = min(attention)
+        if lowest_layer in self._unchecked_layers:
+            self._check_layers(observation, [lowest_layer])
         return self._compute_probs(observation, self._replay_scores(observation, attention))
 
     def _compute_probs(self, observation: Observation, scores: Tensor) -> Tensor:
@@ -490,9 +490,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             apply_edit: Function that takes rows of weights, rows of scores, the assignment of keys
                 to columns, and a layer's edit data, and returns edited rows.
         """
-        lowest = min(edits)
+        lowest_layer = min(edits)
         state = observation.state
-        ids = state.prompt.ids.expand(len(edits[lowest]), -1)
+        ids = state.prompt.ids.expand(len(edits[lowest_layer]), -1)
 
         def create_pass(copies: slice) -> PromptPass:
             chunk = {layer: data[copies, 0] for layer, data in edits.items()}
@@ -502,7 +502,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                     return rows
                 return apply_edit(rows, scores, columns, chunk[layer])
 
-            return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest)
+            return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest_layer)
 
         return self._run_in_chunks(create_pass, ids)
 
@@ -566,16 +566,16 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self.reference = ReferenceOutputs.concatenate(references)
 
     def _create_reference(self, batch: Batch) -> ReferenceOutputs:
-        """Record the head outputs for the editable rows of one prompt."""
+        """Record the head outputs of one prompt, for the rows (tokens) that tests may edit."""
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
         outputs: list[Tensor] = []
 
-        def note_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        def record_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
             outputs.append(unpack_heads(output, self.n_heads[layer])[:, :, -n_rows:])
             return output
 
-        self.compute_row_scores(observation.state, output_hook=OutputHook(note_output))
+        self.compute_row_scores(observation.state, output_hook=OutputHook(record_output))
         return ReferenceOutputs(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
@@ -591,7 +591,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         results: list[S] = []
         last_weights: list[Tensor] = []
 
-        def note_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+        def record_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             # Keep only the current layer's weights, until its values are known.
             last_weights[:] = [rows[0, ..., :n_tokens]]
             return rows
@@ -602,7 +602,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             results.append(read_layer(layer, last_weights[0], head_values))
             return output
 
-        self.compute_row_scores(observation.state, note_weights, OutputHook(read_values))
+        self.compute_row_scores(observation.state, record_weights, OutputHook(read_values))
         return results
 
     # Erasing units

@@ -297,15 +297,16 @@ class AnswerHead(TaskHead):
 
         Args:
             result: The model's output.
-            inputs: Inputs with `kept`, the candidate words for each answer token, int
-                `[batch, answer tokens, words]`; without it, all logits are returned. Optionally
-                with `n_padded`, the number of padding rows after the answer, int `[batch]`.
+            inputs: The model's inputs. `candidate_ids` contains the candidate words for each answer
+                token, int `[batch, answer tokens, words]`. `n_padded` contains the number of
+                padding rows after the answer, int `[batch]`; without it, there is no padding.
 
         Returns:
-            Scores `[batch, answer tokens · outcomes]`.
+            Scores `[batch, answer tokens · outcomes]`. Without `candidate_ids`, these are all
+            logits.
         """
         all_logits = result.logits
-        candidates = inputs.get("kept")
+        candidates = inputs.get("candidate_ids")
         if candidates is None:
             return all_logits.flatten(1)
         n_read = candidates.shape[1]
@@ -323,13 +324,13 @@ class AnswerHead(TaskHead):
 
     def compute_probs(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Compute prediction vectors in float64, so that small probabilities do not become 0."""
-        n_answer = inputs["kept"].shape[1]
+        n_answer = inputs["candidate_ids"].shape[1]
         probs = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
         return probs.flatten(-2) / n_answer
 
 
 def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) -> Tensor:
-    """Select the candidate words for each answer token, which are separate outcomes.
+    """Select the candidate words for each token of an answer.
 
     Args:
         logits: Logits `[tokens, words]`.

@@ -360,7 +360,7 @@ class TransformerAdapter(
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def record_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpack_heads(weights, n_heads).to(precise))
@@ -373,7 +373,7 @@ class TransformerAdapter(
             error_handling,
             record_calls(self.layout.blocks) as calls,
         ):
-            scores = self.compute_logits(batch.inputs, note_layer)
+            scores = self.compute_logits(batch.inputs, record_layer)
         probs = self.head.compute_probs(scores, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
@@ -391,7 +391,7 @@ class TransformerAdapter(
         }
         if tokenizer_output:
             # The user's model receives all choices, so no logits are taken from the batch.
-            inputs.pop("known", None)
+            inputs.pop("choice_logits", None)
         with shorten_model_errors(batch.inputs):
             result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))
         scores = self.head.compute_scores(result, inputs)
@@ -639,7 +639,7 @@ class TransformerAdapter(
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
             # A shortened text may lack tokens from which the prediction is read.
-            inputs["whole"] = observation.probs[:, None]
+            inputs["whole_probs"] = observation.probs[:, None]
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
@@ -685,9 +685,10 @@ def _make_finite(scores: Tensor) -> Tensor:
 
 
 def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
-    """Find tokens that cannot be explained because the prediction is read from them alone.
+    """Find the tokens that are their text's only read-out token.
 
-    Erasing such a token would leave no prediction to compare with.
+    A read-out token is a token from which the prediction is read. If the only one were erased,
+    there would be no prediction to compare with.
 
     Args:
         inputs: Batch inputs.

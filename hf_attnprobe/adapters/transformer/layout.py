@@ -1,7 +1,7 @@
 """Find a Transformer's attention modules, blocks, embeddings and read-out.
 
-They are found by running the model once on a few tokens, and not from the model's class.
-`find_layout` is the main function.
+The main function is `find_layout`. It runs the model once on a short example text, so it does not
+need to know the model's class.
 """
 
 import copy
@@ -349,12 +349,12 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     blocks = find_attention_blocks(model, modules)
     shapes, n_blocks_before = [], []
 
-    def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def record_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
         shapes.append(weights.shape)
         n_blocks_before.append(len(outputs))
         return weights
 
-    with record_outputs(blocks) as outputs, hook_attention(modules, note_layer) as hook:
+    with record_outputs(blocks) as outputs, hook_attention(modules, record_layer) as hook:
         result = run()
     if not outputs:
         # SqueezeBERT calls the forward methods of its blocks directly, which bypasses hooks.
@@ -424,13 +424,13 @@ def find_embeddings(
     table_modules = table_modules or [base]
     reading_norms: list[nn.Module] = []
 
-    def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def record_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         # The class RobertaPreLayerNormModel also has "Norm" in its name, but is called with
         # keyword arguments only.
         if args and any(args[0] is embeddings for embeddings in recorded_embeddings):
             reading_norms.append(module)
 
-    with record_outputs(table_modules) as recorded_embeddings, hook_modules(norms, note_norm):
+    with record_outputs(table_modules) as recorded_embeddings, hook_modules(norms, record_norm):
         run()
     first_output = tree_leaves(recorded_embeddings[:1])
     tensors = [leaf for leaf in first_output if isinstance(leaf, Tensor)]

@@ -400,7 +400,9 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
     ):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
-    with pytest.raises(AttnProbeError, match=r"unchanged attention in layer\.0 changed the logits"):
+    with pytest.raises(
+        AttnProbeError, match=r"when the attention in layer\.0 was replaced with itself"
+    ):
         adapter.self_check(prepare(adapter))
 
 
