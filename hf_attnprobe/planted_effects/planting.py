@@ -289,8 +289,8 @@ def fit_planted_effect(
         passes.append((recorded.inputs.detach(), slope))
 
     steepest, background = torch.cat(token_slopes), torch.cat(other_states)
-    mean, length = steepest.mean(0), float(steepest.norm(dim=-1).mean())
-    agreement = float(mean.norm()) / length if length else 0.0
+    mean, mean_norm = steepest.mean(0), float(steepest.norm(dim=-1).mean())
+    agreement = float(mean.norm()) / mean_norm if mean_norm else 0.0
     if not agreement > MIN_GRADIENT_AGREEMENT:
         raise CannotPlantEffectError(
             f"{_name_head(site)} cannot change the predictions of all texts in the same direction "
@@ -441,7 +441,7 @@ def _fit_attended_row(
         recorded = _run_with_row(probe, text, site, row, module)
         attention_to_token = recorded.attention[:, site.head] * text.is_token[:, None]
         to_token = attention_to_token.sum(-1)
-        weights = _weight_rows(recorded, site.head) * (to_token > 0)
+        weights = _measure_row_sensitivity(recorded, site.head) * (to_token > 0)
         if not weights.any():
             raise CannotPlantEffectError(
                 f"the output does not depend on {_name_head(site)}. Choose another head."
@@ -487,10 +487,11 @@ def _compute_value_effect(
     return (effects * text.is_token).sum(-1)
 
 
-def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
+def _measure_row_sensitivity(recorded: RecordedPass, head: int) -> Tensor:
     """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries].
 
-    The sensitivity is Σ |gradient| · attention over the keys, or 1 if the head has only one row.
+    The sensitivity of a row is Σ |gradient| · attention over its keys. If the head has only one
+    row, the sensitivity is 1.
     """
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])

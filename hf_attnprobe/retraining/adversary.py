@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 
 
 JSD_TOLERANCE = 1e-6
-"""Amount by which a Jensen-Shannon divergence (JSD) may exceed its largest possible value, in nats.
-Rounding errors are smaller."""
+"""Largest rounding error, in nats, of a Jensen-Shannon divergence (JSD). An error is raised if a
+JSD exceeds its maximum by more than this."""
 
 
 def compare_with_base_and_bound(
@@ -244,9 +244,9 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
 def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
     """Measure how different the base model's attention could be, without any training.
 
-    For each limit ε on the output change, the largest possible JSD between other attention weights
-    and the base model's is measured. The search by Jain & Wallace approximates it. The exact
-    frontier is the largest JSD itself, which can only be computed for two classes.
+    The output may change by at most ε. For each ε, two numbers are measured: the JSD from the base
+    model's attention that the search by Jain & Wallace finds, and the largest possible JSD (the
+    exact frontier). The exact frontier can only be computed for two classes.
 
     Args:
         setup: Inputs that all tests share.
@@ -261,15 +261,19 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
 
 
 def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Measure, for each ε, the largest JSD from the base model's attention without training.
+    """Measure how far a batch's attention can change if the output changes by at most ε.
 
     Args:
         observation: The base model's outputs and attention for a batch.
         seed: Seed for the search.
 
     Returns:
-        JSD of the search and, for two classes, of the exact frontier, and the output change of the
-        search, [batch]. Names have the form ``search_jsd@ε``.
+        These values for each ε, [batch]:
+
+        - ``search_jsd@ε``: JSD between the base model's attention and the attention that the search
+          finds.
+        - ``search_tvd@ε``: output change with the attention that the search finds.
+        - ``frontier_jsd@ε``: largest possible JSD, only for two classes.
     """
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
@@ -279,7 +283,7 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
     options = Adversarial(method="search", epsilons=EPSILONS)
     search = adversarial(observation, site, options, seed=seed)
     for epsilon, values in search.epsilon_max_jsd.items():
-        # [copies, batch, heads, queries, keys], with one copy and one head.
+        # The shape is [copies, batch, heads, queries, keys], with one copy and one head.
         edit = search.attention[epsilon][None, :, None]
         probs = model.replay(observation, {0: edit})[0]
         statistics[f"search_jsd@{epsilon}"] = values

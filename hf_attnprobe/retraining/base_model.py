@@ -592,7 +592,8 @@ class VariantResults:
             measurements: ``probs`` [texts, classes] and further statistics [texts], by name.
             key: Suffix for the statistic names, such as the seed, if any.
         """
-        probs = self.probs[name] = measurements["probs"]
+        probs = measurements["probs"]
+        self.probs[name] = probs
         correct = (probs.argmax(-1) == self.labels).double()
         suffix = "" if key is None else f"@{key}"
         for quantity, values in {**measurements, "correct": correct}.items():

@@ -88,7 +88,8 @@ class Adversary(Options):
     def guide_folder(self) -> str:
         """Folder of the adversary that guides the diagnostic MLP.
 
-        Its λ is the closest to :data:`GUIDE_LAMBDA`, times the factor on the TVD in the loss.
+        Among all adversaries, its λ is closest to :data:`GUIDE_LAMBDA`. If the TVD in the loss is
+        halved, the target is halved too.
         """
         target = GUIDE_LAMBDA * self.tvd_factor
         closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))

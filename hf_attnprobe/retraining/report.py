@@ -238,9 +238,10 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 def _describe_base_quality(report: RetrainingResult) -> str:
     """Describe the base model's F1, and the F1 if the same class is predicted for every text."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
-    base = next(filter(None, base_scores), None)
-    if base is None:
+    available_scores = [score for score in base_scores if score is not None]
+    if not available_scores:
         return ""
+    base = available_scores[0]
     averaging = report.provenance.get("f1")
     description = f"The base model has F1 {base.value:.3f}"
     if averaging:
@@ -418,7 +419,7 @@ CLAMP_NOTE = (
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield score tables for each test: the first metric, and all other metrics collapsed."""
+    """Yield a score table for each test. The table of the second and later metrics is collapsed."""
     for test, scores in report.scores.items():
         first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
@@ -506,7 +507,8 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
         last = labels[-1].split()[-1]
         key_range = f" ({labels[0]} to {last})"
     undefined = math.nan, math.nan
-    low, high = zip(*(p.tvd.ci95 or undefined for p in series_points), strict=True)
+    intervals = [p.tvd.ci95 or undefined for p in series_points]
+    low, high = zip(*intervals, strict=True)
     return Series(
         name + key_range,
         tuple(p.jsd.value for p in series_points),
@@ -519,7 +521,7 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
 
 
 def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
-    """Yield sentences about the farthest point in each series and the output change there."""
+    """Yield sentences about the largest attention distance in each series of the chart."""
     parts = []
     for name in dict.fromkeys(p.series for p in visible_points):
         series_points = [p for p in visible_points if p.series == name]
@@ -544,7 +546,7 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
 
 
 def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
-    """Return a table of attention changes with another seed, or nothing without other seeds."""
+    """Return a table of attention changes with another seed, or nothing if there are no seeds."""
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
@@ -552,7 +554,7 @@ def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
 
 
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield one folded table per test: all its statistics, each explained by a sentence."""
+    """Yield one collapsed block per test, with a table of its statistics and their explanations."""
     readings = get_retraining_readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         test_statistics = [s for s in report.statistics if s.test == test]

@@ -92,7 +92,9 @@ class Verdict:
         answer = getattr(self, question)
         if isinstance(answer, Finding):
             return f"{RULES[answer.rule].name}: {answer.answer}. {answer.sentence}"
-        return answer and f"Chance: {answer}"
+        if answer is None:
+            return None
+        return f"Chance: {answer}"
 
     def findings(self) -> list[Finding]:
         """Return all graded answers, in test order."""
@@ -128,9 +130,12 @@ def widen_by_seed_variance(
 ) -> Estimate:
     """Widen the interval of an F1 difference so that it also covers a training with another seed.
 
-    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. Its
-    standard deviation over seeds, times the 97.5% quantile of Student's t, is the half-width for
-    seeds. The half-widths for seeds and for texts are combined as sqrt(a² + b²).
+    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. The
+    interval gets wider in two steps:
+
+    1. The half-width for seeds is the standard deviation of the difference over seeds, times the
+       97.5% quantile of Student's t.
+    2. It is combined with the half-width for texts: sqrt(a² + b²).
 
     Args:
         over_texts: The difference, with its interval over texts.
@@ -158,7 +163,7 @@ def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Findin
         return None
     difference: Estimate = uniform.lost
     if len(seed_scores) > 1:
-        # The base model is replaced by the mean over the seeds, which includes it.
+        # The mean over the seeds, including the base model's seed, replaces the base model's F1.
         shift = float(np.mean(seed_scores)) - base.value
         low, high = difference.ci95 or (difference.value, difference.value)
         difference = Estimate(difference.value + shift, (low + shift, high + shift), difference.n)
@@ -247,7 +252,8 @@ def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[floa
 def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
     """Describe whether the base model's attention is nearly uniform.
 
-    Its distance from equal weights is compared with its distance from another seed, ``seed_jsd``.
+    It is nearly uniform if its distance from equal weights is smaller than ``seed_jsd``, its
+    distance from the attention of another seed.
     """
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
@@ -339,7 +345,7 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
 
 
 def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[str, Finding]:
-    """Answer the four questions that the finding ``hiding`` of the test ``deception`` combines.
+    """Answer the four questions about the test ``deception``, which lead to the finding ``hiding``.
 
     Args:
         statistics: Statistics from the test ``deception``.
@@ -410,7 +416,9 @@ def combine_answers(*answers: Answer) -> Answer:
     """
     if Answer.NO in answers:
         return Answer.NO
-    return Answer.YES if set(answers) == {Answer.YES} else Answer.CANNOT_SAY
+    if set(answers) == {Answer.YES}:
+        return Answer.YES
+    return Answer.CANNOT_SAY
 
 
 def _format_estimate(estimate: Estimate, digits: int = 3) -> str:
@@ -721,7 +729,7 @@ def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Poin
 
 
 def _find_f1(scores: Sequence[Score], model: str) -> float | None:
-    """Return a model's F1, or the mean F1 of all models except "base" if ``model`` is empty."""
+    """Return a model's F1. If ``model`` is empty, return the mean F1 of all models except "base"."""
     f1_scores = [score for score in scores if score.metric == "f1"]
     if model:
         values = [score.value for score in f1_scores if score.model == model]

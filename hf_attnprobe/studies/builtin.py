@@ -103,15 +103,15 @@ JAIN_WALLACE_TESTS = {
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
 """Audit test ``adversarial`` with its option for the search algorithm of Jain & Wallace 2019."""
 JAIN_WALLACE = StudyLength(
-    {
+    grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp", "cnn"],
         "attention": ["additive", "dot_product"],
     }
 )
-"""Full version of the study ``jain-wallace``. It runs for every combination of these values."""
+"""Full version of the study ``jain-wallace``. It runs for all combinations in the grid."""
 QUICK_JAIN_WALLACE = StudyLength(
-    {
+    grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp"],
         "attention": ["additive"],
@@ -154,10 +154,10 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "diagnostic_mlp": {},
 }
 """Maps retraining tests in the study ``wiegreffe-pinter`` to their options."""
-WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
-"""Full version of the study ``wiegreffe-pinter``. It runs for every combination of these values."""
+WIEGREFFE_PINTER = StudyLength(grid={"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
+"""Full version of the study ``wiegreffe-pinter``. It runs for all combinations in the grid."""
 QUICK_WIEGREFFE_PINTER = StudyLength(
-    {"dataset": ["sst"]},
+    grid={"dataset": ["sst"]},
     train_arguments={"epochs": 3},
     retraining_tests={
         **WIEGREFFE_PINTER_TESTS,
@@ -198,15 +198,15 @@ SINGLE_ERASURE_COLUMNS = {
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
 """Maps audit tests in the study ``serrano-smith`` to their options."""
 SERRANO_SMITH = StudyLength(
-    {
+    grid={
         "dataset": ["imdb10"],
         "hierarchical": [True, False],
         "encoder": ["bigru", "cnn", "none"],
     }
 )
-"""Full version of the study ``serrano-smith``. It runs for every combination of these values."""
+"""Full version of the study ``serrano-smith``. It runs for all combinations in the grid."""
 QUICK_SERRANO_SMITH = StudyLength(
-    {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
+    grid={**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
     train_arguments={"epochs": 2, "train_limit": 2000},
     audit_arguments=FEW_TEXTS,
 )
@@ -243,12 +243,12 @@ DIVERSITY_COLUMNS = {
 
 
 MOHANKUMAR = StudyLength(
-    {"dataset": ["sst"]},
+    grid={"dataset": ["sst"]},
     audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
-"""Full version of the study ``mohankumar``. It runs for every combination of these values."""
+"""Full version of the study ``mohankumar``. It runs for all combinations in the grid."""
 QUICK_MOHANKUMAR = StudyLength(
-    MOHANKUMAR.grid,
+    grid=MOHANKUMAR.grid,
     train_arguments={"epochs": 3},
     audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
 )
@@ -324,13 +324,13 @@ The paper does not report these statistics. ``a/b`` is the ratio of two statisti
 
 
 TUTEK_SNAJDER = StudyLength(
-    {"dataset": ["sst"], "attention": ["additive", "dot_product"]},
+    grid={"dataset": ["sst"], "attention": ["additive", "dot_product"]},
     audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
     retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
-"""Full version of the study ``tutek-snajder``. It runs for every combination of these values."""
+"""Full version of the study ``tutek-snajder``. It runs for all combinations in the grid."""
 QUICK_TUTEK_SNAJDER = StudyLength(
-    {"dataset": ["sst"], "attention": ["additive"]},
+    grid={"dataset": ["sst"], "attention": ["additive"]},
     train_arguments={"epochs": 3},
     audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
     retraining_tests={"adversary": {"lambdas": [0.001], "epochs": 4}},
@@ -407,16 +407,16 @@ ENCODER_COLUMNS = {
 ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
 """Names of the audit tests in the study ``encoders``."""
 ENCODERS = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "imdb"],
         "encoder": ["none", "mlp", "cnn", "bilstm", "bigru"],
     },
     train_arguments=SHORT_TRAINING,
     audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
-"""Full version of the study ``encoders``. It runs for every combination of these values."""
+"""Full version of the study ``encoders``. It runs for all combinations in the grid."""
 QUICK_ENCODERS = StudyLength(
-    {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
+    grid={"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
     train_arguments=QUICK_TRAINING,
     audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
 )
@@ -455,13 +455,13 @@ TEXT_LENGTH_BOUNDS = [10, 20, 40, 80, 160]
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
 """Audit test ``adversarial`` with its option for the exact adversarial attention."""
 ROOM = StudyLength(
-    {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
+    grid={"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
     audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
-"""Full version of the study ``room``. It runs for every combination of these values."""
+"""Full version of the study ``room``. It runs for all combinations in the grid."""
 QUICK_ROOM = StudyLength(
-    {"dataset": ["sst"], "encoder_size": [8, 64]},
+    grid={"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
     audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
 )
@@ -498,15 +498,15 @@ Scores are named test/model/metric.
 
 
 WHICH_TASKS = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "imdb", "agnews"],
         "encoder": ["bilstm", "cnn", "mlp"],
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Full version of the study ``which-tasks``. It runs for every combination of these values."""
+"""Full version of the study ``which-tasks``. It runs for all combinations in the grid."""
 QUICK_WHICH_TASKS = StudyLength(
-    {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
+    grid={"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
 )
 """Quick version of the study ``which-tasks``, with less training than the full version."""
 
@@ -550,16 +550,16 @@ The attention of a guided model is imposed by another model. Scores are named te
 
 
 TRANSFER = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "agnews"],
         "guide": ["mlp", "cnn", "bilstm"],
         "guided": ["mlp", "bilstm"],
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Full version of the study ``transfer``. It runs for every combination of these values."""
+"""Full version of the study ``transfer``. It runs for all combinations in the grid."""
 QUICK_TRANSFER = StudyLength(
-    {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
+    grid={"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
     train_arguments=QUICK_TRAINING,
 )
 """Quick version of the study ``transfer``, with less training than the full version."""

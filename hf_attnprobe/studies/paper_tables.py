@@ -844,14 +844,14 @@ def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     jobs = results.get_jobs("retrained")
     retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
     return [
-        _make_answered_table("uniform", "need", retrained, _make_uniform_rows),
-        _make_answered_table("seeds", "chance", retrained, _make_seed_rows),
-        _make_answered_table("guides", "transfer", retrained, _make_guide_rows),
+        _make_table_with_answers("uniform", "need", retrained, _make_uniform_rows),
+        _make_table_with_answers("seeds", "chance", retrained, _make_seed_rows),
+        _make_table_with_answers("guides", "transfer", retrained, _make_guide_rows),
         *(_make_adversary_table(dataset, report) for dataset, report in retrained),
     ]
 
 
-def _make_answered_table(
+def _make_table_with_answers(
     name: str,
     question: str,
     retrained: Sequence[tuple[str, RetrainingReport]],

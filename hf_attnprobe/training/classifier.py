@@ -139,7 +139,7 @@ def train_classifier(  # noqa: PLR0913
     _check_validation(procedure, validation)
     _check_guides(config, guides)
     splits = prepare_splits(train, validation, test)
-    _check_segments(config, splits)
+    _check_text_pairs(config, splits)
     record = _build_record(config, splits, procedure, options)
     prepare = partial(
         _build_trainer,
@@ -198,10 +198,11 @@ def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfi
         options: Training options; a setting that is None keeps the procedure's value.
         config: The architecture. Models without an encoder, or for text pairs, have other defaults.
     """
-    names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
-    changes = {name: getattr(options, name) for name in names}
-    pairs = reads_pairs(config)
-    return choose_procedure(options.procedure, config.encoder, is_pair_model=pairs, **changes)
+    setting_names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
+    changes = {name: getattr(options, name) for name in setting_names}
+    return choose_procedure(
+        options.procedure, config.encoder, is_pair_model=reads_pairs(config), **changes
+    )
 
 
 def _build_record(
@@ -210,7 +211,7 @@ def _build_record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """Return the settings that identify a training; a training resumes only if all are unchanged."""
+    """Return the settings of a training. The training can only be resumed if all are unchanged."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -243,7 +244,7 @@ def _check_validation(procedure: Procedure, validation: Any) -> None:
         )
 
 
-def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
+def _check_text_pairs(config: AttentionClassifierConfig, splits: Splits) -> None:
     """Check that a model with a query encoder gets text pairs, and any other model single texts.
 
     Raises:
@@ -356,7 +357,7 @@ def _make_guide_column(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """Return an input column with a split's guide: the attention weights to impose on the model."""
+    """Return an input column with the guide, the attention weights that are imposed on the model."""
     if split not in guides:
         guided_splits = ", ".join(guides) or "no texts"
         raise AttnProbeError(

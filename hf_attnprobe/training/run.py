@@ -266,6 +266,7 @@ def make_trainer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         "per_device_train_batch_size": settings["batch_size"],
         "learning_rate": settings["learning_rate"],
         "weight_decay": settings["weight_decay"],
+        # Transformers interprets a number below 1 as a fraction of all steps.
         "warmup_steps": WARM_UP_SHARE,
     }
 

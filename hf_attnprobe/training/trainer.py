@@ -349,7 +349,7 @@ class ProgressBarCallback(TrainerCallback):
 # --- Trainings that can be interrupted: load, continue or refuse ---------------------------------
 
 TRAINER_STATE = "trainer_state.json"
-"""Name of the last file that the Trainer of Transformers writes when it saves a checkpoint."""
+"""Name of the file that the Trainer of Transformers writes last when it saves a checkpoint."""
 DIGESTS_FILE = ".digests.json"
 """Name of the file with the SHA-256 digests of all other files in a checkpoint."""
 SAVED_SCORES = ("accuracy", "f1", "roc_auc")

@@ -133,7 +133,7 @@ def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
             )
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
-    refused(found[1], "belongs to another detection-limit with different options")
+    refused(found[1], "belongs to another detection-limit with different settings: options")
     (tmp_path / "rows.csv").write_text("mine")
     refused(tmp_path, "contains other files")
     new = tmp_path / "new"

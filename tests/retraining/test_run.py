@@ -196,7 +196,7 @@ def test_another_run_in_the_same_folder_is_refused(base, reviews, reviews_folder
         (folder / "seeds" / "1", reviews_folder, {}, "model fingerprint"),
         (base, fewer, {}, "data fingerprint"),
     ):
-        with pytest.raises(AttnProbeError, match=f"belongs to another retraining with different {what}"):
+        with pytest.raises(AttnProbeError, match=f"belongs to another retraining with different settings: .*{what}"):
             run(model, data, folder, **change)
     assert models_in(folder) == before
 

@@ -39,7 +39,7 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
 
 
 def count_tokens(attention_mask: Tensor) -> Tensor:
-    """Count the tokens in each text; the count for an empty text is 1.
+    """Count the tokens in each text. An empty text counts as one token.
 
     Args:
         attention_mask: Positions without padding, ``[batch, keys]``.

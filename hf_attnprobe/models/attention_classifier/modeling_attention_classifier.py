@@ -388,8 +388,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if not (self.training and self.config.is_regularised):
             return None
 
-        # States of the text in which the masked words are replaced by the unknown token.
         def encode_masked(masked: Tensor) -> Tensor:
+            """Compute the states of the text, with masked words replaced by the unknown token."""
             mask_vector = self.dropout(self.embeddings.weight[self.config.unk_token_id])
             inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)
             return self.encode(inputs, attention_mask)

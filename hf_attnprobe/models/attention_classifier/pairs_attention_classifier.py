@@ -198,7 +198,7 @@ class PairDecoder(nn.Module):
 
 
 def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
-    """Find the labels whose word occurs in the first text; all labels if none occurs.
+    """Find the labels whose word occurs in the first text. If none occurs, return all labels.
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.

@@ -62,7 +62,9 @@ def connect_word_vectors(states: Tensor, vectors: Tensor, connection: str) -> Te
     """
     if connection == "concat":
         return torch.cat([states, vectors], dim=-1)
-    return states + vectors if connection == "residual" else states
+    if connection == "residual":
+        return states + vectors
+    return states
 
 
 def average_over_content(values: Tensor, content: Tensor) -> Tensor:
