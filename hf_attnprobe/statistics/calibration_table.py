@@ -73,11 +73,13 @@ class ErrorCount:
     @property
     def sentence(self) -> str:
         """Number of errors, as in "0 of 20 kinds whose correct answer is yes received no or partly"."""
-        names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
-        return (
+        sentence = (
             f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_CLAUSES[self.truth]} received "
-            f"{WRONG_ANSWERS[self.truth]}{names}"
+            f"{WRONG_ANSWERS[self.truth]}"
         )
+        if self.wrong:
+            sentence += f" ({'; '.join(self.wrong)})"
+        return sentence
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def format_share(hits: int, n_trials: int) -> str:
     '0 of 40 [.00, .09]'
     """
     if not n_trials:
-        return markdown.MISSING
+        return markdown.MISSING_NUMBER
     ends = compute_share_interval(np.array(hits), np.array(n_trials))
     low, high = (f"{end:.2f}".removeprefix("0") for end in ends)
     return f"{hits} of {n_trials} [{low}, {high}]"

@@ -17,8 +17,8 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 MAX_ROUNDING_ERROR = 1e-5
 """Largest rounding error of a stored value.
 
-A value that violates a rule by less than this amount is not reported. The limit suits values of about 1
-that a model computes in float32.
+A value only counts as impossible if it exceeds its limit by more than this. The error is that of float32
+numbers of about 1.
 """
 
 
@@ -108,7 +108,7 @@ UNDECLARED_SHARES = {
         "max_tvd",
     ),
 }
-"""Maps each test to statistics that are shares, although their readings do not declare it.
+"""Maps each test to statistics that are shares but are not declared as shares.
 
 A share is always between 0 and 1.
 """

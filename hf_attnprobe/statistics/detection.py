@@ -112,8 +112,8 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
         rule: rule with a threshold.
 
     Returns:
-        Dose as a fractional index into the doses: 1.5 is half-way between doses 1 and 2. It is 0
-        if dose 0 is already detected, and infinite if even the largest dose is not.
+        Index of the dose, such as 1.5 for the middle between doses 1 and 2. It is 0 if dose 0 is
+        already detected, and infinite if even the largest dose is not detected.
     """
     n_steps = len(values) - 1
     positions = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
@@ -146,8 +146,8 @@ def estimate_detection_limit(
         rule: rule with a threshold.
 
     Returns:
-        Detection limit and both ends of its 95% confidence interval, as fractional indices into
-        the doses; see :func:`find_detection_position`.
+        Detection limit and both ends of its 95% confidence interval, each as the index of a dose
+        from :func:`find_detection_position`.
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
@@ -176,16 +176,21 @@ class DetectionLimit:
 
 
 def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> DetectionLimit:
-    """Convert a detection limit from a fractional dose index to an effect size.
+    """Convert a detection limit from a dose index to an effect size.
+
+    If the index is 1.5, for example, the effect size is the mean of ``effects[1]`` and
+    ``effects[2]``.
 
     Args:
         effects: effect size at each dose, [doses], with dose 0 first.
-        limit: limit and interval ends from :func:`estimate_detection_limit`.
+        limit: dose indices of the limit and of both interval ends, from
+            :func:`estimate_detection_limit`.
 
     Returns:
         The effect size at the detection limit, with its interval.
     """
-    effect, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
+    dose_indices = range(len(effects))
+    effect, low, high = np.interp(limit, dose_indices, effects).tolist()
     is_detected = limit[0] != float("inf")
     return DetectionLimit(effect, (low, high) if is_detected else None)
 
@@ -223,4 +228,5 @@ def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.
     complements = np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
     log_odds = log_probs - np.log(complements)
     probability_changes = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
-    return probability_changes.mean(1), sign * (log_odds - log_odds[0]).mean(1)
+    log_odds_changes = log_odds - log_odds[0]
+    return probability_changes.mean(1), sign * log_odds_changes.mean(1)

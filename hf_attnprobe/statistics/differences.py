@@ -91,9 +91,9 @@ def compare_paired(
         return ends
 
     is_pair = ~np.isnan(differences)
-    side_means = [
-        _extract_means(compute_moments(np.where(is_pair, side, np.nan))) for side in (first, other)
-    ]
+    first_moments = compute_moments(np.where(is_pair, first, np.nan))
+    other_moments = compute_moments(np.where(is_pair, other, np.nan))
+    side_means = _extract_means(first_moments), _extract_means(other_moments)
     intervals = compute_interval(SINGLE_CRITICAL_VALUE), compute_interval(critical_value)
     return _build_differences(
         _extract_means(moments), moments.n, side_means, intervals, is_paired=True
@@ -281,7 +281,7 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 N_PERMUTATIONS = 9_999
 """Number of random permutations that a permutation test draws.
 
-Here a permutation is a random choice of signs for the differences between two rankings.
+A permutation changes the sign of randomly chosen differences.
 """
 COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
@@ -294,9 +294,9 @@ COMPARED_STATISTICS = {
         "drop_of_top_3",
     ),
 }
-"""Maps each faithfulness test to the statistics for which rankings are compared.
+"""Maps each faithfulness test to the statistics by which rankings are compared.
 
-For example, ``regret@attention`` is compared with ``regret@gradient``, text by text.
+For example, attention and gradients are compared by their regret, text by text.
 """
 
 
@@ -412,7 +412,8 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
             [texts]: 1 for the first ranking, −1 for the second ranking, 0 for a tie.
         """
         by_removals = np.sign(subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
-        # If both rankings remove all tokens, one of them may still not flip the decision.
+        # A ranking that never flips the decision counts as removing all tokens. It loses against a
+        # ranking that flips the decision with the last token.
         by_flip = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
         return np.where(by_removals == 0, by_flip, by_removals)
 
@@ -504,7 +505,7 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
 def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
     """Compute the two-sided p-value of the exact sign test.
 
-    Under the null hypothesis, each text is the toss of a fair coin between two rankings.
+    The null hypothesis is that each of two rankings wins a text with a probability of one half.
 
     Args:
         n_first: number of texts that the first ranking wins.
@@ -590,14 +591,14 @@ def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndar
 
     Args:
         n: number of texts.
-        n_permutations: number of random sign combinations.
+        n_permutations: number of permutations, each with random signs for all texts.
         seed: random seed.
 
     Yields:
         Chunks, [permutations, texts]: 1 if the sign of a text is flipped, otherwise 0.
     """
     generator = np.random.default_rng(seed)
-    max_chunk_size = max(1, 2**20 // n)
+    max_chunk_size = max(1, VALUES_PER_CHUNK // n)
     for start in range(0, n_permutations, max_chunk_size):
         chunk_size = min(max_chunk_size, n_permutations - start)
         flips = generator.integers(0, 2, (chunk_size, n), dtype=np.int8)

@@ -236,10 +236,9 @@ def find_binary_columns(values: np.ndarray) -> np.ndarray:
 N_RESAMPLES = 1000
 """Default number of bootstrap resamples for a confidence interval."""
 MAX_RESAMPLED_TEXTS = 20_000
-"""Largest number of texts for which the texts are resampled.
+"""Largest number of texts from which random resamples are drawn.
 
-With more texts, confidence intervals and p-values are computed from a normal distribution instead. A mean
-over so many texts is almost exactly normally distributed.
+With more texts, confidence intervals and p-values are computed from a normal distribution instead.
 """
 
 
@@ -589,8 +588,10 @@ def compute_pseudo_values(
     mean = total / n
     value = float(function(mean))
     pseudo_values = np.full(n, np.nan)
+    if n == 1:
+        return value, pseudo_values
     start = 0
-    for chunk in _iterate_complete_texts(columns) if n > 1 else ():
+    for chunk in _iterate_complete_texts(columns):
         values_without_text = function((n * mean - chunk) / (n - 1))
         end = start + len(chunk)
         pseudo_values[start:end] = n * value - (n - 1) * values_without_text

@@ -177,7 +177,4 @@ def build_evidence(
 
 
 GREEDY_STATISTIC = "answer_is_greedy"
-"""Name of the statistic that is 1 if a language model generates the explained answer itself, else 0.
-
-The model generates its own answer by greedy decoding.
-"""
+"""Name of the statistic that is 1 if greedy decoding generates the explained answer, and 0 if not."""

@@ -49,7 +49,11 @@ class Answer(StrEnum):
         Returns:
             One of the phrases.
         """
-        return {Answer.YES: yes, Answer.NO: no}.get(self, otherwise)
+        if self == Answer.YES:
+            return yes
+        if self == Answer.NO:
+            return no
+        return otherwise
 
     @property
     def opposite(self) -> "Answer":
@@ -104,7 +108,8 @@ def make_statistic_measure(
     Args:
         description: description of the number.
         name: statistic name.
-        transform: function that is applied to the values, [texts] -> [texts]; by default, none.
+        transform: function that is applied to the values, [texts] -> [texts]. By default, the values
+            are not changed.
         excludes_default_classes: whether texts in default classes are left out.
 
     Returns:
@@ -166,8 +171,10 @@ class Rule:
     @property
     def thresholds(self) -> dict[str, float]:
         """Thresholds, keyed by a label such as "partly from"."""
+        if self.partly == self.yes == 0:
+            return {"yes above": self.yes}
         if self.partly == self.yes:
-            return {"yes above" if self.yes == 0 else "yes from": self.yes}
+            return {"yes from": self.yes}
         return {"partly from": self.partly, "yes from": self.yes}
 
     @property
@@ -236,7 +243,7 @@ def grade_range(
         The answer; "cannot say" if several answers are possible.
     """
     possible_answers = list_possible_answers(lowest, highest, rule, min_texts)
-    if len(possible_answers) > 1:
+    if len(possible_answers) != 1:
         return Answer.CANNOT_SAY
     return possible_answers[0]
 

@@ -36,7 +36,7 @@ from hf_attnprobe.statistics.summary import select_site_texts
 
 
 LayerHead = tuple[int, int]
-"""Layer index and head index of an attention head, both from 0; negative indices mark groups."""
+"""Layer and head index of an attention head, both from 0. Negative indices mean groups of heads."""
 ALL_HEADS_INDEX = -1
 """Layer or head index that means "all".
 
@@ -55,10 +55,10 @@ Interval = tuple[float, float]
 EFFECT_STATISTIC = "standard_tvd"
 """Name of the statistic that measures the effect of attention on the output.
 
-The effect is the output change by the median of many shuffles of the attention weights.
+The effect is the median output change over many shuffles of the attention weights.
 """
 LARGEST_EFFECT_STATISTIC = "largest_standard_tvd"
-"""Name of the statistic that measures the largest effect of any shuffle of the attention weights."""
+"""Name of the statistic that measures the largest effect over all shuffles of the attention weights."""
 
 
 @dataclass(frozen=True)

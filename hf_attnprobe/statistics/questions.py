@@ -104,10 +104,10 @@ Questions are added by :func:`register_question`. Reports list them in this orde
 
 
 MeasureFunction = Callable[[Evidence, Rule], Measurement | None]
-"""Function that measures the number for a question.
+"""Function that measures the number by which a question is answered.
 
-Its arguments are everything that was measured for a model, and the rule with the thresholds. It returns
-None if the required statistics are missing.
+It receives everything that was measured for a model, and the rule with the thresholds. It returns None if
+required statistics are missing.
 """
 
 
@@ -711,7 +711,7 @@ def subtract_from_one(estimate: Estimate) -> Estimate:
 
 
 UNIT_DEFINITION = (
-    "The units are those of the passage, such as its sentences; everything else stays fixed. "
+    "The units are the parts of the passage, such as its sentences. Everything else stays fixed. "
 )
 """Definition of "unit" that begins the description of each test for language models."""
 

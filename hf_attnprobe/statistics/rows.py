@@ -250,6 +250,7 @@ class Rows:
         """
         masks = [self.read_mask(column) for column in self.columns]
         is_measured = np.array(masks, dtype=bool).reshape(len(self.columns), len(self))
+        # Each measured value becomes one row.
         column_indices, text_indices = is_measured.nonzero()
         rows = pd.DataFrame(self.columns, columns=COLUMN_FIELDS)
         rows = rows.iloc[column_indices].reset_index(drop=True)
@@ -361,7 +362,12 @@ class Texts:
         def read_statistic(name: str) -> np.ndarray:
             return frame[name].to_numpy(np.float64)
 
-        return cls(len(frame), frame.index.to_numpy, tuple(frame), read_statistic)
+        return cls(
+            n=len(frame),
+            ids=frame.index.to_numpy,
+            statistic_names=tuple(frame),
+            read_statistic=read_statistic,
+        )
 
     def __len__(self) -> int:
         return self.n
@@ -510,8 +516,9 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
         """
         is_measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
-            is_same_site = (column[0], *column[2:]) == (test, layer, head)
-            if is_same_site and not is_measured.all():
+            column_test, _, *column_site = column
+            is_counted_column = column_test == test and column_site == [layer, head]
+            if is_counted_column and not is_measured.all():
                 is_measured |= rows.read_mask(column)
         # If the measured texts have the ranks 0, 1, 2, 4 and 5, the first three texts count.
         sorted_ranks = np.sort(ranks[is_measured])
@@ -520,7 +527,8 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
         return is_measured & (ranks < n_counted)
 
     def read_counted_mask(column: Column) -> np.ndarray:
-        return rows.read_mask(column) & find_counted_texts(column[0], *column[2:])
+        test, _, layer, head = column
+        return rows.read_mask(column) & find_counted_texts(test, layer, head)
 
     counted_rows = replace(
         rows,

@@ -139,9 +139,13 @@ def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
 
 IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
 ERASURE = Part(
-    "erasure",
-    ("fraction_to_lose_lead@random", "fraction_to_lose_lead@{}", "fraction_to_lose_lead@best"),
-    _compute_position_to_best,
+    key="erasure",
+    columns=(
+        "fraction_to_lose_lead@random",
+        "fraction_to_lose_lead@{}",
+        "fraction_to_lose_lead@best",
+    ),
+    combine=_compute_position_to_best,
     reach_statistic="lead_is_lost",
 )
 REMOVAL = Part(
@@ -177,8 +181,8 @@ DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_t
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
 """Statistics from which the faithfulness part "source" is computed.
 
-The first one is 1 if a ranking finds the source of an answer, and 0 otherwise; ``{}`` is replaced by the
-name of the ranking. The other statistics are the same for each baseline.
+The first one measures how often a ranking finds the source of an answer (``{}`` is the name of the
+ranking). The others measure how often each baseline finds the source.
 """
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
@@ -321,6 +325,7 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
+    # The reach statistic is 1 for texts in which any order of the weights has an effect.
     if part.reach_statistic:
         is_reached = texts.get_values(part.reach_statistic)
         counts_for_reach = ~np.isnan(is_reached)
@@ -401,7 +406,9 @@ def compute_contributions(
     columns = _list_counted_parts(texts, ranking, parts)
     if len(columns) < min_parts:
         return None
-    return compute_pseudo_values(*_build_mean_position(columns))[1]
+    stacked_columns, compute_mean_position = _build_mean_position(columns)
+    _, pseudo_values = compute_pseudo_values(stacked_columns, compute_mean_position)
+    return pseudo_values
 
 
 def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
@@ -481,11 +488,10 @@ def _build_mean_position(
 # --- Default classes ----------------------------------------------------------------------------
 
 MAX_DEFAULT_CLASS_LOSS = 0.1
-"""Largest loss of probability at which a predicted class can be a default class.
+"""Limit for the loss of probability when the most important token is left out of a text.
 
-The loss is measured by leaving out the most important token of each text, at the standard temperature.
-If even the upper end of the confidence interval for the mean loss is smaller than this limit, no token in
-these texts is important.
+The mean loss in the texts of a default class is certainly smaller, because such a class is predicted
+unless the text points to another class.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
 """Name of the statistic that measures the largest loss of probability when one token is left out."""

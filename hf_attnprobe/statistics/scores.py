@@ -509,11 +509,12 @@ def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
         majority_value = (known_labels.mean() >= 0.5).astype(np.float64)
         is_correct = (known_labels == majority_value).where(known_labels.notna())
         return is_correct.mean(axis=1).to_numpy()
-    tags = [name for name in labelled if name.startswith("label_share@")]
-    if not tags:
+    tag_names = [name for name in labelled if name.startswith("label_share@")]
+    if not tag_names:
         return None
-    shares = labelled[tags]
-    return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
+    tag_shares = labelled[tag_names]
+    most_frequent_tag = tag_shares.mean().idxmax()
+    return tag_shares[most_frequent_tag].to_numpy(dtype=np.float64)
 
 
 def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:

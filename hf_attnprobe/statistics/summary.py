@@ -122,6 +122,7 @@ def summarize(
         for group, members in groups.items():
             group_values = values if group == ALL_TEXTS_GROUP else values[members]
             group_statistics.append(_summarize_columns(group_values, columns, group, readings))
+        # All groups of one statistic follow each other.
         for column_statistics in zip(*group_statistics, strict=True):
             statistics += column_statistics
     return tuple(statistics)
@@ -162,7 +163,7 @@ def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict
     Returns:
         Masks of the group members, bool [texts], keyed by group name.
     """
-    groups = {}
+    groups: dict[str, np.ndarray] = {}
     if len(texts):
         groups[ALL_TEXTS_GROUP] = np.ones(len(texts), dtype=bool)
     predictions = select_predictions(rows).align_to(texts)
@@ -276,10 +277,13 @@ def get_sort_key(statistic: str) -> tuple[int, float, str]:
         A tuple for the argument ``key`` of :func:`sorted`.
     """
     key = parse_key(statistic)
-    if not isinstance(key, str):
-        return 0, key or 0.0, ""
-    rank = RANKING_ORDER.index(key) if key in RANKING_ORDER else len(RANKING_ORDER)
-    return 1, rank, key
+    if key is None:
+        return 0, 0.0, ""
+    if isinstance(key, float):
+        return 0, key, ""
+    if key in RANKING_ORDER:
+        return 1, RANKING_ORDER.index(key), key
+    return 1, len(RANKING_ORDER), key
 
 
 def describe_statistic(
@@ -507,11 +511,12 @@ def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator
         low, high = index / N_ATTENTION_GAP_BINS, (index + 1) / N_ATTENTION_GAP_BINS
         bracket = "]" if index == N_ATTENTION_GAP_BINS - 1 else ")"
         first_quartile, median, third_quartile = compute_quantiles(bin_values)
+        is_negative = bin_values < -ROUNDING_TOLERANCE
         yield GapBin(
-            f"[{low:.1f}, {high:.1f}{bracket}",
-            (index + 0.5) / N_ATTENTION_GAP_BINS,
-            len(bin_values),
-            median,
-            (first_quartile, third_quartile),
-            float((bin_values < -ROUNDING_TOLERANCE).mean()),
+            name=f"[{low:.1f}, {high:.1f}{bracket}",
+            center=(index + 0.5) / N_ATTENTION_GAP_BINS,
+            n=len(bin_values),
+            median=median,
+            quartiles=(first_quartile, third_quartile),
+            negative_share=float(is_negative.mean()),
         )

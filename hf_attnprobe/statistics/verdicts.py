@@ -277,7 +277,7 @@ class Finding:
     @property
     def number(self) -> str:
         """Graded number and interval with two decimals; empty if there is no number."""
-        if self.value != self.value:
+        if math.isnan(self.value):
             return ""
         return markdown.format_interval(self.value, self.ci95, digits=2)
 
@@ -303,7 +303,7 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
         question = ALL_QUESTIONS.get(key)
         if question is None:
             raise AttnProbeError(
-                f"--thresholds {text!r} does not begin with the name of a question. Choose one of "
+                f"--thresholds {text!r} does not begin with a question. Choose one of "
                 f"{', '.join(ALL_QUESTIONS)}, for example faithfulness=.4,.65."
             )
         try:
@@ -313,15 +313,17 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
         max_thresholds = 1 if question.partly == question.yes else 2
         is_finite = all(map(math.isfinite, thresholds))
         is_ascending = thresholds == sorted(thresholds)
-        if not (1 <= len(thresholds) <= max_thresholds and is_finite and is_ascending):
-            if max_thresholds == 1:
-                expected = f"one number, for example {key}=.1 (yes from .1)"
-            else:
-                expected = (
-                    "one or two numbers in ascending order, for example "
-                    f"{key}=.4,.65 (partly from .4, yes from .65)"
-                )
-            raise AttnProbeError(f"--thresholds {text!r} is not valid. Expected {expected}.")
+        is_valid = 1 <= len(thresholds) <= max_thresholds and is_finite and is_ascending
+        if not is_valid and max_thresholds == 1:
+            raise AttnProbeError(
+                f"--thresholds {text!r} is not valid. Expected a single number, for example "
+                f"{key}=.1 (yes from .1)."
+            )
+        if not is_valid:
+            raise AttnProbeError(
+                f"--thresholds {text!r} is not valid. Expected one or two numbers in ascending "
+                f"order, for example {key}=.4,.65 (partly from .4, yes from .65)."
+            )
         keys = [key]
         if question.role == "score":
             keys += [name for name, part in ALL_QUESTIONS.items() if part.role == "part"]
@@ -391,6 +393,10 @@ def make_finding(
     has_alternatives = answer == Answer.CANNOT_SAY and len(possible_answers) > 1
     alternatives = f" ({join_answers(possible_answers)})" if has_alternatives else ""
     has_user_thresholds = rule != RULES[key]
+    known_yardsticks: dict[str, float] = {}
+    for name, value in yardsticks.items():
+        if value is not None and not math.isnan(value):
+            known_yardsticks[name] = value
     return Finding(
         rule=key,
         answer=answer,
@@ -398,11 +404,7 @@ def make_finding(
         value=estimate.value,
         ci95=estimate.ci95,
         n=estimate.n or 0,
-        yardsticks={
-            name: value
-            for name, value in yardsticks.items()
-            if value is not None and value == value
-        },
+        yardsticks=known_yardsticks,
         partly=rule.partly if has_user_thresholds else None,
         yes=rule.yes if has_user_thresholds else None,
     )
@@ -413,7 +415,7 @@ def make_finding(
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions for one type of model, with a gate: a rule that decides if they make sense.
+    """Questions for one type of model, with their precondition, which is called the gate.
 
     Attributes:
         questions: questions by key.
@@ -441,9 +443,9 @@ class QuestionSet:
 
 
 CLASSIFIER_SET = QuestionSet(
-    CLASSIFIER_QUESTIONS,
-    "accuracy",
-    (
+    questions=CLASSIFIER_QUESTIONS,
+    gate="accuracy",
+    closed_texts=(
         "the model is not shown to be better than guessing",
         "there are no predictions that are worth explaining",
     ),
@@ -453,13 +455,13 @@ CLASSIFIER_SET = QuestionSet(
 There is only a verdict if the model is better than always predicting the most frequent class.
 """
 ANSWER_SET = QuestionSet(
-    ANSWER_QUESTIONS,
-    "passage",
-    (
+    questions=ANSWER_QUESTIONS,
+    gate="passage",
+    closed_texts=(
         "the answer is not shown to depend on the passage",
         "a passage on which the answer does not depend cannot explain it",
     ),
-    MIN_PROMPTS,
+    min_texts=MIN_PROMPTS,
 )
 """Questions about language models that answer from a passage.
 
@@ -490,7 +492,8 @@ def choose_question_set(rules: Iterable[str]) -> QuestionSet:
         :data:`CLASSIFIER_SET`.
     """
     answer_only_rules = {ANSWER_SET.gate, *ANSWER_QUESTIONS} - CLASSIFIER_QUESTIONS.keys()
-    return ANSWER_SET if set(rules) & answer_only_rules else CLASSIFIER_SET
+    has_answer_rule = any(rule in answer_only_rules for rule in rules)
+    return ANSWER_SET if has_answer_rule else CLASSIFIER_SET
 
 
 def join_rule_names(rules: Iterable[str]) -> str:
@@ -584,7 +587,7 @@ class Conclusion:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no verdict because the gate was not answered yes."""
+        """Whether there is no verdict because the precondition (the gate) is not met."""
         return self.why == self.question_set.closed_texts[0]
 
 

@@ -87,7 +87,7 @@ class Wording:
 
     @property
     def standard_amount(self) -> str:
-        """Phrase that follows a change in the explained quantity at the standard temperature."""
+        """Unit of a change at the standard temperature, as a phrase that follows the number."""
         if self.is_number:
             return "standard deviations of the predictions"
         return f"{self.amount} at the standard temperature"
@@ -161,24 +161,24 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
         return _build_number_wording(prediction, unit)
     if kind == "choice":
         return Wording(
-            kind,
-            name,
-            "The chosen text is explained, and the other candidates stay fixed.",
+            kind=kind,
+            predicts=name,
+            meaning="The chosen text is explained, and the other candidates stay fixed.",
             prediction="the chosen text",
             decision="the choice",
             changed_quantity="the output, 0 to 1",
         )
     if kind not in PART_WORDINGS:
-        return Wording(kind, name)
+        return Wording(kind=kind, predicts=name)
     parts, prediction_name, decision = PART_WORDINGS[kind]
     aside = f" (mean over {parts})"
     is_answer = kind == "answer"
     bound = LOWER_BOUND_NOTE if is_answer else ""
     return Wording(
-        kind,
-        name,
-        f"Changes, losses and probabilities are means over {parts}. A text flips if {decision} "
-        "changes.",
+        kind=kind,
+        predicts=name,
+        meaning=f"Changes, losses and probabilities are means over {parts}. A text flips if "
+        f"{decision} changes.",
         prediction=prediction_name,
         decision=decision,
         distance=f"total variation, averaged over {parts}{bound}",
@@ -211,9 +211,9 @@ def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:
         decision = f"the decision (above {origin:g} or not)"
         flips = f"A text flips if {decision} changes."
     return Wording(
-        "number",
-        prediction["name"],
-        f"Changes of the number are in {unit}{unit_size}{mean_note} and have no upper limit. "
+        kind="number",
+        predicts=prediction["name"],
+        meaning=f"Changes of the number are in {unit}{unit_size}{mean_note} and have no upper limit. "
         f"{flips} The explained quantity is the distance of the number from {origin:g}. A loss is "
         f"a change towards {origin:g}, or beyond it.",
         prediction="the predicted number",

@@ -82,9 +82,9 @@ def test_at_chance_nothing_is_concluded():
         ("faithfulness", "is not valid. Expected one or two numbers in ascending order"),
         ("faithfulness=x", "is not valid. Expected one or two numbers in ascending order"),
         ("faithfulness=.7,.4", "is not valid. Expected one or two numbers in ascending order"),
-        ("effect=.1,.2", "is not valid. Expected one number, for example effect=.1"),
-        ("effect=inf", "is not valid. Expected one number, for example effect=.1"),
-        ("luck=.1", "does not begin with the name of a question. Choose one of faithfulness"),
+        ("effect=.1,.2", "is not valid. Expected a single number, for example effect=.1"),
+        ("effect=inf", "is not valid. Expected a single number, for example effect=.1"),
+        ("luck=.1", "does not begin with a question. Choose one of faithfulness"),
     ],
 )
 def test_invalid_thresholds_are_refused(text, message):
