@@ -51,7 +51,7 @@ from hf_attnprobe.models.attention_classifier import (
 MAX_LABELS = 1_000_000
 """Maximum number of labels in a model configuration.
 
-Transformers creates a name for each label, which would take hours for a wrong number like 10^12.
+Transformers creates a name for each label, which would take days for a wrong number like 10^12.
 """
 MAX_LAYERS = 2_000
 """Maximum number of layers in a model configuration.
@@ -195,7 +195,7 @@ def find_head_by_class(class_name: str) -> Head | None:
     Returns:
         The head; None if it is not supported.
     """
-    # Two families of models have irregular names: XLNetForQuestionAnsweringSimple, GPT2LMHeadModel.
+    # XLNetForQuestionAnsweringSimple and GPT2LMHeadModel, for example, have irregular suffixes.
     regular_name = class_name.removesuffix("Simple").replace("LMHeadModel", "ForCausalLM")
     return next((head for head in HEADS if regular_name.endswith(head.suffix)), None)
 
@@ -676,7 +676,7 @@ def _check_model_folder(folder: Path) -> None:
 # words would then be unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Minimum vocabulary size of a tokenizer, as a share of the number of the model's embeddings.
+"""Minimum ratio of a tokenizer's vocabulary size to the number of embeddings in its model.
 
 A tokenizer with a smaller vocabulary belongs to a different model. A model may have some unused
 embeddings as padding, but not more than half of them.

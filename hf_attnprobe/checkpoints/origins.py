@@ -268,7 +268,7 @@ def summarize_error(error: Exception) -> str:
 # restricted reader, but this reader has been broken before (CVE-2025-32434). Pickled weights are
 # therefore refused unless the user allows them.
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
 """Name of the weights file of a peft adapter."""
 SAFETENSORS_SUFFIX = ".safetensors"
 """Suffix of weights files in the safetensors format. Such files cannot contain code."""
@@ -327,7 +327,7 @@ def check_adapter_is_data(origin: Origin) -> None:
     Raises:
         AttnProbeError: if there are no safetensors.
     """
-    if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS) is None:
+    if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS_FILE) is None:
         raise _make_pickle_error(origin)
 
 

@@ -34,7 +34,7 @@ from hf_attnprobe.protocol import (
 
 
 MAX_DELETION_TOKENS = 4096
-"""Maximum number of tokens, including padding, in a forward pass that measures deletions."""
+"""Maximum number of tokens in a forward pass that measures the effect of deletions."""
 
 
 class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):

@@ -580,7 +580,9 @@ def _resume_direction(
 
 
 def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
-    """Arrange the values of all copies by text, deleted token and position.
+    """Arrange the values of all text copies by text, deleted token and position.
+
+    Each copy of a text lacks one token.
 
     Args:
         rows: Values of each copy at each step, `[copies, steps, ...]`.

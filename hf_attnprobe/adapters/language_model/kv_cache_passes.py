@@ -47,7 +47,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 MAX_DELETION_TOKENS_ON_CPU = 512
-"""Maximum number of tokens in a forward pass that measures deletions on a CPU.
+"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
 
 Larger passes would not take less time per token.
 """

@@ -164,7 +164,7 @@ def find_unit_representatives(
 # --- The adapter ---------------------------------------------------------------------------------
 
 MAX_DELETION_TOKENS_ON_CPU = 1024
-"""Maximum number of tokens in a forward pass that measures deletions on a CPU.
+"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
 
 This limit was the fastest of those from 512 to 4,096 tokens. Larger passes exceed a core's cache.
 """
