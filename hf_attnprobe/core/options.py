@@ -500,7 +500,7 @@ def check_path(purpose: str, name: str) -> None:
     path = name if Path(name).exists() else name.partition("@")[0]
     is_path = path.startswith((".", "/", "~")) or path.count("/") > 1
     if is_path and "://" not in path and not Path(path).exists():
-        raise AttnProbeError(f"expected a {purpose} at {path}, but this path does not exist")
+        raise AttnProbeError(f"expected a {purpose} at {path}, which does not exist")
 
 
 # --- Options as text ---

@@ -241,7 +241,7 @@ def _check_no_text_labels(
     labelled_row = next((row for row, label in enumerate(labels) if label >= 0), None)
     if labelled_row is not None:
         raise AttnProbeError(
-            f"expected {expected} as labels, because the model predicts {prediction.name}, "
+            f"expected {expected}, because the model predicts {prediction.name}, "
             f"but row {labelled_row} has one label for the whole text. Use data for this "
             "task, or remove the labels."
         )

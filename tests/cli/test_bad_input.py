@@ -136,7 +136,7 @@ def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_pat
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))
-    assert "the model embeds only ids below 20; load the tokenizer saved with the model" in line
+    assert "the model only has embeddings for ids below 20" in line
 
 
 def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
@@ -152,25 +152,34 @@ def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
 def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
     assert f"expected a data set at {place}, which does not exist" in refused_audit(dataset=place)
-    assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
+    assert "the data file nosuch.csv does not exist in" in refused_audit(dataset="nosuch.csv")
     line = refused_audit(dataset="nosuch")
     assert "without a network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1" in line
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
     assert f"the data file {tmp_path / 'none.csv'} is empty" in line
     (tmp_path / "empty").mkdir()
-    assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "empty")
+    assert "cannot load the data set" in refused_audit(dataset=tmp_path / "empty")
     assert "cannot be loaded" in refused_audit("--dataset-config", "large")
 
 
 BAD_DATA = [
-    ([{"review": "x", "label": 0}], "no column 'text' or 'sentence'"),
-    ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "must hold strings, but row 0 is int"),
-    ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, but row 0 is list"),
-    ([*ROWS, {"text": None, "label": 1}], "must hold strings, but row 2 is NoneType"),
-    ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
-    ([], "test.jsonl is empty; add examples"),
-    ([*ROWS, {"text": "a film", "label": 2}], "the model has 2 labels: negative, positive"),
+    ([{"review": "x", "label": 0}], "found no text column with a usual name among review, label"),
+    (
+        [{"text": 3, "label": 0}, {"text": 4, "label": 1}],
+        "must contain strings, but row 0 has a cell of type int",
+    ),
+    (
+        [{"text": ["a", "b"], "label": 0}],
+        "column 'text' must contain strings, but row 0 has a cell of type list",
+    ),
+    (
+        [*ROWS, {"text": None, "label": 1}],
+        "must contain strings, but row 2 has a cell of type NoneType",
+    ),
+    ([{"text": "a film", "label": 0.5}], "expected one class per text as label, because the model predicts a class"),
+    ([], "test.jsonl is empty"),
+    ([*ROWS, {"text": "a film", "label": 2}], "the model predicts the 2 classes negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
@@ -290,7 +299,7 @@ BAD_OPTIONS = [
     ({"tests": ["permutations"]}, r"unknown test 'permutations'; did you mean permutation\?"),
     (
         {"tests": {"permutation": False}},
-        "expected option names with values for the test permutation",
+        "expected a dictionary of options for the test 'permutation'",
     ),
 ]
 
@@ -346,9 +355,9 @@ def test_a_folder_of_another_audit(audited, refused_audit, make_checkpoint):
         (["--set", "permutation.n_permutations=7"], "options"),
     ):
         line = refused_audit(*arguments, output_dir=audited)
-        assert f"belongs to another audit with different {what}" in line
+        assert f"belongs to another audit with different settings: {what}" in line
     line = refused_audit(model=make_checkpoint("cnn"), output_dir=audited)
-    assert "different model fingerprint" in line and "Choose another --output-dir" in line
+    assert "different settings: model fingerprint" in line and "Choose another --output-dir" in line
 
 
 def test_a_folder_with_other_files(
@@ -431,7 +440,7 @@ EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
 NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "has no validation split"),
-    ({"validation": ROWS}, "the data set has no split 'train', only validation"),
+    ({"validation": ROWS}, "the data set has no split 'train'; choose one of validation"),
     ({"train": ROWS[:1], "validation": ROWS}, "labelled texts of each class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
     ({"train": ROWS, "validation": NO_TEXT}, "row 1 is NoneType"),

@@ -73,8 +73,8 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     lacking = {k: weights for k, weights in make_guide(outputs).items() if k != 17}
     shorter = make_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     for guide, message in (
-        (lacking, "no attention weights for text 17"),
-        (shorter, "expected 5 weights for text 31, one per token, but the guide has 2"),
+        (lacking, "does not contain text 17"),
+        (shorter, "expected 5 guide weights for text 31, one per token, got 2"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             build_guide_rows(guide, examples, ids, special)
