@@ -380,12 +380,12 @@ def _move_to_device(model: nn.Module, device: torch.device) -> nn.Module:
 def _check_weight_values(model: nn.Module) -> None:
     """Raise AttnProbeError if a weight has no values, or is not stored as a tensor."""
     # A new tensor is checked too, because the default device may be "meta".
-    weights = {"": torch.empty(0), **model.state_dict()}
+    weights = {"every new tensor": torch.empty(0), **model.state_dict()}
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_meta:
             raise AttnProbeError(
-                f"{name or 'every new tensor'} has no values, because it is on the device 'meta'. Load "
-                "the model without cpu_offload, disk_offload and set_default_device('meta')."
+                f"{name} has no values, because it is on the device 'meta'. Load the "
+                "model without cpu_offload, disk_offload and set_default_device('meta')."
             )
         if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
             raise AttnProbeError(
@@ -406,15 +406,14 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
 
 
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
-    """Log a warning if the CPU computes slowly in the checkpoint's data type."""
+    """Log a warning if the model's data type is slow on this CPU."""
     dtype = getattr(model, "dtype", None)
     slow_types = SLOW_CPU_TYPES
     if has_native_bfloat16():
         slow_types = SLOW_CPU_TYPES - {torch.bfloat16}
     if device.type == "cpu" and options.dtype is None and dtype in slow_types:
         logger.warning(
-            "computing in %s, the checkpoint's number format, is slow on this CPU; --dtype float32 "
-            "is faster and more exact",
+            "the model's data type %s is slow on this CPU; --dtype float32 is faster and more exact",
             str(dtype).removeprefix("torch."),
         )
 

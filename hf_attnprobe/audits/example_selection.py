@@ -264,11 +264,12 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     predictions = predictions.loc[[ids[index] for index in order_by_hash(ids)]]
     reasons: dict[int, str] = {}
 
-    # Add candidates until there are max_examples texts; a repeated text keeps its first reason.
     def add_examples(candidates: Iterator[tuple[int, str]], max_examples: int) -> None:
+        """Add candidates until there are ``max_examples`` texts in total."""
         for example_id, reason in candidates:
             if len(reasons) >= max_examples:
                 return
+            # A text that is already included keeps its first reason.
             reasons.setdefault(int(example_id), reason)
 
     add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
@@ -292,10 +293,12 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
         return
     agreement = values[measured_statistics[0]].reindex(predictions.index).round(N_COMPARED_DECIMALS)
     is_long = predictions.n_tokens >= MIN_AGREEMENT_TOKENS
-    candidates = (agreement[is_long] if is_long.any() else agreement).dropna()
-    if len(candidates):
-        yield candidates.idxmax(), AGREEMENT_REASON
-        yield candidates.idxmin(), DISAGREEMENT_REASON
+    if is_long.any():
+        agreement = agreement[is_long]
+    agreement = agreement.dropna()
+    if len(agreement):
+        yield agreement.idxmax(), AGREEMENT_REASON
+        yield agreement.idxmin(), DISAGREEMENT_REASON
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:

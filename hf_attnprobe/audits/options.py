@@ -222,7 +222,7 @@ def parse_duration(text: str) -> float:
 
 
 def limit_report_extras(options: AuditOptions) -> AuditOptions:
-    """Limit the report of a partial audit to parts that need few further runs of the model.
+    """Leave out the parts of a report that take a long time, for a partial audit.
 
     Args:
         options: Audit options.

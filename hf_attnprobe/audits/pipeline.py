@@ -284,19 +284,21 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
         trained and selected on other texts.
     """
     data_fingerprints = read_record(Path(model)).get("data") or {}
-    uses = (("train", "trained"), ("validation", "selected"))
-    return [
-        f"Texts: the model was {use} on these very texts, so these results need not hold for new "
-        "texts. Audit texts that the model has not seen."
-        for split, use in uses
-        if data_fingerprints.get(split) == provenance["data_fingerprint"]
-    ]
+    notes = []
+    for split, use in (("train", "trained"), ("validation", "selected")):
+        if data_fingerprints.get(split) == provenance["data_fingerprint"]:
+            notes.append(
+                f"Texts: the model was {use} on these very texts, so the results may be different "
+                "for new texts. Audit texts that the model has not seen."
+            )
+    return notes
 
 
 def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
-    """List notes about the smallest planted effects that would be detected.
+    """List notes about the smallest effects that the audit would detect.
 
-    The list is empty unless the option ``limits`` names a folder with these measurements.
+    These detection limits are measured with artificial effects of known size. The list is empty
+    unless the option ``limits`` names a folder with the measurements.
     """
     if audit.options.limits is None:
         return []
@@ -307,16 +309,18 @@ def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
     """Return a note if some passages were too long to delete all their units, else None."""
-    # Tokens outside all units have the unit id −1.
-    unit_counts = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
-    n_long = sum(n_units > MAX_DELETED_UNITS for n_units in unit_counts)
+    n_long = 0
+    for text in runner.texts:
+        # Tokens outside all units have the unit id −1.
+        unit_ids = {*text.inputs.get("unit_ids", ())} - {-1}
+        n_long += len(unit_ids) > MAX_DELETED_UNITS
     if not n_long or "sources" not in runner.options:
         return None
     return (
-        f"Long passages: {n_long} of {len(unit_counts)} prompts have more than {MAX_DELETED_UNITS} "
-        f"units. All their units were knocked out, but only {MAX_DELETED_UNITS} were deleted: the "
-        "units with the most attention or the largest loss by knockout. The deletion of any other "
-        "unit counts as having no effect."
+        f"Long passages: {n_long} of {len(runner.texts)} prompts have more than "
+        f"{MAX_DELETED_UNITS} units. All their units were knocked out, but only "
+        f"{MAX_DELETED_UNITS} were deleted: the units with the most attention or the largest "
+        "effect of a knockout. The deletion of any other unit counts as having no effect."
     )
 
 

@@ -20,7 +20,7 @@ from hf_attnprobe.audits.cost_model import AuditProgress, estimate_text_bytes, l
 from hf_attnprobe.audits.self_checks import (
     check_prompt_edits,
     check_recorded_prediction,
-    draw_texts,
+    draw_texts_to_check,
 )
 from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.distributed import get_process_state
@@ -192,6 +192,7 @@ class AuditRunner:
             sites_by_test: The sites for every test.
             finished: Text ids with rows, by test, layer and head.
         """
+        # Batches are planned from the shortest to the longest texts, and run in reverse.
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
         state = get_process_state()
         # Every process must have planned its part before any process adds rows.
@@ -216,7 +217,8 @@ class AuditRunner:
         sampled_sites = {test: pick_warm_up_sites(sites) for test, sites in sites_by_test.items()}
         n_texts, remaining_texts = 1, self.texts
         while remaining_texts:
-            round_texts, remaining_texts = remaining_texts[:n_texts], remaining_texts[n_texts:]
+            round_texts = remaining_texts[:n_texts]
+            remaining_texts = remaining_texts[n_texts:]
             work = plan_batches(
                 round_texts,
                 sampled_sites,
@@ -235,9 +237,9 @@ class AuditRunner:
             n_texts *= WARM_UP_GROWTH_FACTOR
 
     def verify_saved_rows(self, n_texts: int, cause: str) -> None:
-        """Check for some texts that the model still predicts what their saved rows record.
+        """Check on some texts that the model still gives the same predictions as the saved rows.
 
-        For a language model, a deletion and a knockout in the same prompts are checked too. At most
+        For a language model, predictions for edited prompts are checked too. At most
         :data:`MAX_CHECKS_WITHOUT_BATCHES` texts are checked if the model reads one text at a time.
 
         Args:
@@ -252,7 +254,7 @@ class AuditRunner:
         self._check_prompt_identities(predictions)
         if self.adapter.max_batch_size == 1:
             n_texts = min(n_texts, MAX_CHECKS_WITHOUT_BATCHES)
-        for text in draw_texts(self.texts, predictions, n_texts, self.seed):
+        for text in draw_texts_to_check(self.texts, predictions, n_texts, self.seed):
             batch = collate(self.adapter, [text], self.pad_token_id)
             if isinstance(self.adapter, LanguageModelAdapter):
                 check_prompt_edits(self.adapter, batch)
@@ -329,8 +331,8 @@ class AuditRunner:
         finish_step = self.progress.finish_step
         if len(texts) == 1 or not isinstance(self.adapter, LanguageModelAdapter):
             return self._run_as_one_batch(sites_by_test, texts, finish_step, writer)
-        # The prompts advance together, so only the steps of the last prompt are counted.
-        callbacks = [*[_do_nothing] * (len(texts) - 1), finish_step]
+        # All prompts finish a step at about the same time, so it is counted only for the last one.
+        callbacks = [_do_nothing] * (len(texts) - 1) + [finish_step]
         jobs = [
             partial(self._run_as_one_batch, sites_by_test, [text], callback)
             for text, callback in zip(texts, callbacks, strict=True)
@@ -384,10 +386,11 @@ class AuditRunner:
         )
 
     def compute_prune_curve(self, rows: Rows) -> PruneCurve | None:
-        """Measure how accuracy falls as more and more heads are zero-ablated together.
+        """Measure how accuracy falls as more and more heads are ablated together.
 
-        Heads are removed in ascending order of their single effects. Each half of the texts gets
-        its order from the effects on the other half, so that no text influences its own order.
+        The heads with the smallest effects are removed first. The texts are divided into two
+        halves. The effects on one half determine the order for the other half, so that no text
+        influences its own order.
 
         Args:
             rows: The audit's rows.
@@ -415,8 +418,8 @@ class AuditRunner:
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield the texts in collated batches that fit into the memory budget."""
-        # A copy of this runner plans the batches for these texts only.
+        """Yield batches of texts for the pruning curve, each within the memory budget."""
+        # This copy of the runner plans batches only for the given texts.
         planner = replace(self, texts=texts)
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")
@@ -499,7 +502,7 @@ def plan_batches(
     memory_budget: int,
     batch_size: int,
 ) -> list[WorkItem]:
-    """Form batches of similarly long texts, each with the tests and sites still to run on it.
+    """Form batches of texts with similar lengths, and list the tests that must still run on each.
 
     Args:
         texts: The texts.
@@ -537,9 +540,10 @@ def plan_batches(
 
 
 def pick_warm_up_sites(sites: Sequence[Site]) -> Sequence[Site]:
-    """Pick one site per cost class: the first site, the middle head and the middle group.
+    """Pick up to three sites on which the duration of a test is measured.
 
-    A test's first site also pays for the computations that all its sites share.
+    These are the first site, the middle one of the later heads, and the middle one of the later head
+    groups. The first site takes longer, because some computations are shared by all sites.
     """
     later_heads = [site for site in sites[1:] if not site.is_group]
     later_groups = [site for site in sites[1:] if site.is_group]

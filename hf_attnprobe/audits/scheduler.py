@@ -95,8 +95,8 @@ class CompletedWork:
     def synchronise(self, decision: Decision) -> Decision:
         """Return the main process's decision on every process.
 
-        Decisions depend on the time. Processes have different clocks, so they could disagree
-        otherwise.
+        Decisions depend on the remaining time. Without this function, two processes could decide
+        differently.
 
         Args:
             decision: This process's own decision.
@@ -198,6 +198,7 @@ def _sort_by_cost(
         return progress.costs.estimate_seconds(steps)
 
     tests = [test for test in sites_by_test if sites_by_test[test]]
+    # All processes must use the same order, so they use the main process's order.
     return completed.synchronise(sorted(tests, key=estimate_cost))
 
 
@@ -208,11 +209,11 @@ def _run_in_portions(
     sites_of_test: SitesByTest,
     texts: Sequence[Text],
 ) -> None:
-    """Run one test in portions on the texts on which it has not run yet, while there is time.
+    """Run one test, a few texts at a time, until it has run on all texts or the time is up.
 
-    The test does not start if there is no time for the number of texts that a report needs to
-    display its result. Each text's duration is estimated from its own length, because lengths within
-    one portion can differ tenfold.
+    A report displays the result of a test only if it has run on enough texts. If there is not enough
+    time for them, the test does not start. The duration of each text is estimated from its length,
+    because some texts are much longer than others.
 
     Args:
         completed: The completed work, which is updated.
@@ -247,7 +248,7 @@ def _run_in_portions(
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """List the tests that answer the questions with a given role in the verdict.
+    """List the tests whose questions have a given role in the verdict.
 
     Args:
         role: Role of the questions: "score", "effect" or "part".
@@ -368,8 +369,11 @@ def run_tests(
 
 def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
     """Raise AttnProbeError if no test has run within the time limit."""
-    tests = {test for (test, *_), example_ids in completed.finished_ids.items() if example_ids}
-    if not tests - {PREDICTION_TEST}:
+    finished_tests = set()
+    for (test, _, _), example_ids in completed.finished_ids.items():
+        if example_ids:
+            finished_tests.add(test)
+    if not finished_tests - {PREDICTION_TEST}:
         raise AttnProbeError(
             f"--time {format_duration(time_limit)} is too short to run any test. Increase it."
         )

@@ -68,12 +68,12 @@ TESTED_PADDINGS = (1, 4, 16)
 """Numbers of padding tokens that are added to a text, and must not change its prediction."""
 
 
-def draw_texts(
+def draw_texts_to_check(
     texts: Sequence[Text], predictions: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Draw texts whose saved predictions will be checked.
+    """Draw texts whose saved predictions will be checked: the longest text and random texts.
 
-    These are the longest text and random texts. Texts without a saved prediction are not drawn.
+    Texts without a saved prediction are not drawn.
 
     Args:
         texts: The audited texts.
@@ -141,11 +141,14 @@ def check_recorded_prediction(
 
 
 def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
-    """Check a deletion and a knockout in a prompt against the user's own model.
+    """Check that an edited prompt gives the same probabilities as with the user's own model.
+
+    One unit is deleted, and in a second check, the attention to it is blocked (a knockout). The unit
+    is drawn at random, with the prompt's id as the seed.
 
     Args:
         adapter: The audited language model.
-        batch: A batch with a single prompt. The edited unit is drawn by the prompt's id.
+        batch: A batch with a single prompt.
 
     Raises:
         AttnProbeError: If a probability differs by more than rounding.
@@ -155,6 +158,7 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
     unit = draw_random_order(units, example_id)[0]
     differences = adapter.measure_native_differences(adapter.observe(batch), unit)
     for edit, difference in differences.items():
+        # A comparison with NaN is false, so NaN counts as a difference.
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
                 f"the prompts of this model cannot be edited correctly. After the {edit} of unit "
@@ -169,8 +173,8 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     It is 1000 times the machine epsilon of the number format, but at most 0.1. For a number larger
     than 1, it is multiplied by the number.
 
-    The user's model and the audited model may have different number formats; the less precise one
-    is used.
+    The user's model and the audited model may have different number formats. Then the less precise
+    format counts.
 
     Args:
         adapter: The audited model.
@@ -354,7 +358,7 @@ def _run_self_checks(
 def check_padding(alone: Observation, padded: Batch) -> None:
     """Check that a text has the same prediction with and without padding.
 
-    A model fails this check if it pools, convolves or samples over padding.
+    A model fails this check, for example, if it averages over padding tokens.
 
     Args:
         alone: Observation of a single text.
@@ -367,7 +371,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     group_probs = adapter.prediction.group_by_part
     before = group_probs(alone.probs.detach())[0]
     after = group_probs(adapter.observe(padded).probs.detach())[0][: len(before)]
-    # Padding shifts positions and candidates, so only the largest probabilities are compared.
+    # This model predicts token positions or candidate tokens, which padding can reorder. Therefore
+    # only the largest probabilities are compared.
     if "reads" in alone.batch.inputs:
         before, after = before.amax(-1), after.amax(-1)
     difference = float((after - before).abs().max())

@@ -285,8 +285,10 @@ def check_query(shortest: Observation, query: int) -> None:
         )
 
 
-def is_suitable(test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool) -> bool:
-    """Return whether a test runs by default, that is, without being requested by name.
+def runs_by_default(
+    test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool
+) -> bool:
+    """Return whether a test runs by default, even if it was not requested by name.
 
     Args:
         test: The test.
@@ -327,7 +329,7 @@ def add_suitable_tests(
     return {
         name: requested.get(name, test.get_default_options(answers=answers))
         for name, test in load_tests().items()
-        if name in requested or is_suitable(test, n_sites, has_rationales, answers)
+        if name in requested or runs_by_default(test, n_sites, has_rationales, answers)
     }
 
 
@@ -411,7 +413,7 @@ def list_sites_by_test(
     heads: Sequence[Site],
     groups: Sequence[Site] = (),
 ) -> dict[str, Sequence[Site]]:
-    """List the sites at which each test runs, which are those that support the test.
+    """List the sites at which each test can run.
 
     Args:
         names: Test names.
@@ -461,7 +463,7 @@ def assign_half(example_id: int) -> int:
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Check that both halves of the texts are nonempty, as the option ``screen`` requires.
+    """Check that both halves of the texts contain a text, which the option ``screen`` requires.
 
     Args:
         example_ids: Ids of the audited texts.
@@ -504,7 +506,7 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the heads for which uniform attention has the largest estimated effect.
+    """Select the heads with the largest estimated effects; see :func:`sort_by_screen`.
 
     Args:
         screen_rows: Rows from the test ``screen``.
@@ -519,9 +521,10 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
 
 
 def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
-    """Sort heads by the estimated effect of making their attention uniform, largest effect first.
+    """Sort heads by their estimated effect on the output, with the largest effect first.
 
-    The test ``screen`` computes this first-order estimate from gradients.
+    The effect is the output change if the head's attention becomes uniform. The test ``screen``
+    estimates it from gradients.
 
     Args:
         screen_rows: Rows from the test ``screen``. Sites without rows come last, in model order.
@@ -531,4 +534,9 @@ def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
         The sorted sites.
     """
     effects = screen_rows.build_head_frame("first_order_uniform").mean().to_dict()
-    return sorted(sites, key=lambda site: (-effects.get(site[:2], 0.0), site))
+
+    def get_sort_key(site: Site) -> tuple[float, Site]:
+        effect = effects.get((site.layer, site.head), 0.0)
+        return -effect, site
+
+    return sorted(sites, key=get_sort_key)

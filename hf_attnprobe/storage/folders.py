@@ -133,7 +133,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            # Delete the file before the lock is released; a waiting process then creates a new file.
+            # The file is deleted before the lock is released, so that the next process creates a
+            # new file.
             (folder / LOCK_FILE).unlink()
         file_lock.release()
         if not folder_existed:
@@ -154,7 +155,7 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         if os.path.lexists(folder) and not folder.is_dir():
             # The path is a file or a broken link.
             raise
-        # Another run removed the folder after this one had created it; try again.
+        # Another run has removed the folder that this run created, so try again.
         _acquire_lock(file_lock, folder)
     except Timeout as error:
         raise AttnProbeError(
@@ -326,7 +327,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
     Args:
         stored: Settings that were read from JSON. A value that is not a mapping counts as empty.
-        settings: Settings of this run; they are converted as by JSON before the comparison.
+        settings: Settings of this run. They are converted to JSON and back before the comparison.
 
     Returns:
         For each setting that differs, the stored and the new value, by name.
@@ -340,7 +341,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
 
 def normalize_settings(settings: Mapping) -> dict:
-    """Convert settings to the values that reading them back from JSON gives, such as lists."""
+    """Convert settings to JSON and back, which for example turns tuples into lists."""
     return json.loads(json.dumps(dict(settings)))
 
 
@@ -427,17 +428,22 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
     stored = read_json(file, Any, "choose another --output-dir")
     differences = find_differences(stored, settings)
     if differences:
-        names = ", ".join(name.replace("_", " ") for name in differences)
+        first_name, *other_names = [name.replace("_", " ") for name in differences]
         stored_value, value = next(iter(differences.values()))
+        first_difference = (
+            f"{first_name} ({_describe_difference(stored_value, value)} instead of "
+            f"{_describe_difference(value, stored_value)})"
+        )
         raise AttnProbeError(
-            f"{file.parent} belongs to another {file.stem} with different {names} "
-            f"({_describe_difference(stored_value, value)} instead of "
-            f"{_describe_difference(value, stored_value)}). Choose another --output-dir."
+            f"{file.parent} belongs to another {file.stem} with different settings: "
+            f"{', '.join([first_difference, *other_names])}. Choose another --output-dir."
         )
 
 
 def _describe_difference(value: object, other_value: object) -> object:
-    """Describe the value of a setting; for nested settings, only the parts that differ.
+    """Describe the value of a setting that differs between two runs.
+
+    If the value contains further settings, only those that differ are described.
 
     Args:
         value: Value to describe.

@@ -387,7 +387,7 @@ def test_spoilt_files_of_an_audit(audited, refused_audit, refused):
     whole = summary.read_text(), identity.read_text()
     for text in ("", "{", "[]", "{}", "null"):
         identity.write_text(text)
-        assert "Choose another --output-dir" in refused_audit(output_dir=audited)
+        assert "choose another --output-dir" in refused_audit(output_dir=audited)
         summary.write_text(text.replace("null", '{"statistics": 3}'))
         line = refused("report", audited)
         assert str(summary) in line and "run the audit again" in line.lower()
@@ -419,7 +419,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
 
 
 def test_reports_that_cannot_be(refused, audited, tmp_path):
-    there_is_none = "but there is no summary.json; let the audit finish first"
+    there_is_none = "but the file summary.json is missing"
     for arguments, message in (
         ([tmp_path], there_is_none),
         ([tmp_path / "nowhere"], there_is_none),

@@ -43,7 +43,7 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
         pass
     other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
     message = (
-        r"another audit with different options \(erasure draw uniform instead of "
+        r"another audit with different settings: options \(erasure draw uniform instead of "
         r"erasure draw released\)"
     )
     with (
