@@ -78,7 +78,7 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
 def measure_losses_without(
     observation: Observation, sets: Tensor, *, operator: str = "deletion"
 ) -> Tensor:
-    """Measure how much the answer's log-probability falls when each unit set is deleted.
+    """Measure how much the answer's log-probability falls when each set of units is deleted.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -731,7 +731,8 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
         return values
     if name in RANKINGS_WITH_RELATIVE_ROUNDING:
         return rank_with_ties(values, content)
-    return rank_with_ties(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
+    largest_value = values.abs().masked_fill(~content, 0).amax(-1, True)
+    return rank_with_ties(values, content, largest_value)
 
 
 REMOVAL_STEPS_PER_PASS = 8

@@ -141,7 +141,7 @@ READINGS: TestReadings = {
 class ShapleyResult:
     """Statistics from the test ``shapley``: tensors ``[batch]``, or mappings to them by ranking.
 
-    Statistics that need all unit sets are NaN in texts of which only random orders were removed.
+    Statistics that need all sets of units are NaN in texts of which only random orders were removed.
     Losses are differences of probabilities, in [−1, 1].
 
     Attributes:
@@ -161,11 +161,11 @@ class ShapleyResult:
         largest_interaction: Largest absolute interaction of two units. NaN in one-unit texts.
         half_width: Half-width of the 95% confidence interval for a Shapley value, averaged over the
             units. NaN in texts with exact values.
-        is_exact: 1 if all unit sets were removed, else 0.
+        is_exact: 1 if all sets of units were removed, else 0.
         necessary_units: Number of units that have been removed when the decision flips;
             ``smallest`` is the smallest set's size. NaN if no set flips the decision. Like the next
             two statistics, it is empty for models that make no decisions.
-        no_necessary_set: 1 if no unit set flips the decision, else 0.
+        no_necessary_set: 1 if no set of units flips the decision, else 0.
         sufficient_units: Number of top units that preserve the decision alone; ``smallest`` is the
             smallest set's size. 0 if the decision is the same without any unit.
     """
@@ -256,14 +256,14 @@ def shapley(
 class _RemovalGame:
     """Cooperative game with a text's units as players.
 
-    A unit set's value is the drop in the predicted probability when the set is removed. In a long
+    The value of a set of units is the drop in the predicted probability when it is removed. In a long
     text, neighbouring tokens can form one unit, a phrase.
 
     Attributes:
         n_units: Unit counts, int ``[batch]``.
         has_unit: Mask that separates units from padding, bool ``[batch, units]``.
         unit_index: Index of the unit to which each key belongs, int ``[batch, keys]``.
-        is_exact: Whether a text is short enough to remove all its unit sets, bool ``[batch]``.
+        is_exact: Whether a text is short enough to remove all sets of units, bool ``[batch]``.
     """
 
     def __init__(self, observation: Observation, site: Site, options: Shapley):
@@ -304,10 +304,10 @@ class _RemovalGame:
         return unit_ranks_by_name
 
     def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove unit sets from the texts and measure the effect on the prediction.
+        """Remove sets of units from the texts and measure the effect on the prediction.
 
         Args:
-            sets: Unit sets, bool ``[sets, batch, units]``.
+            sets: Units in each set, bool ``[sets, batch, units]``.
 
         Returns:
             Drop in the predicted probability, and whether the decision flips, each
@@ -405,7 +405,7 @@ class _RemovalGame:
         return unit_gains.movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
-        """Replace values with NaN in texts that are too long to remove all unit sets.
+        """Replace values with NaN in texts that are too long to remove all sets of units.
 
         Args:
             values: Values ``[..., batch]``.

@@ -40,7 +40,7 @@ Mass
     baseline is the mean overlap over all assignments of the weights to the units.
 
 All sets, on request
-    All unit sets of short passages are deleted. This gives exact Shapley values, and the smallest
+    In short passages, every set of units is deleted. This gives exact Shapley values, and the smallest
     set without which greedy decoding generates another answer.
 
 Random halves, on request
@@ -196,9 +196,9 @@ class SourcesResult:
         unit_attention: Attention to each unit, by unit number; None unless the site contains all
             heads.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
-        smallest_set: Size of the smallest unit set whose deletion changes the answer, on request.
+        smallest_set: Size of the smallest set of units whose deletion changes the answer, on request.
             NaN if no set does.
-        no_smallest_set: 1 if deleting no unit set changes the answer, else 0, on request.
+        no_smallest_set: 1 if deleting no set of units changes the answer, else 0, on request.
         lds: Linear datamodeling score in [−1, 1], on request.
     """
 
@@ -503,7 +503,9 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Compute the statistics that need the deletion of every unit set; empty in long passages.
+    """Compute the statistics for which every set of units must be deleted.
+
+    The result is empty if all passages are too long for this.
 
     Args:
         observation: Model outputs and attention for a batch.
