@@ -1,9 +1,10 @@
 """Calibration table: how often the verdict is right for models whose correct answer is known.
 
-The models are built from formulas, so it is known whether their attention explains their
-predictions. Each formula defines one kind of model. Errors are counted per kind and not per model,
-because random draws from one formula give nearly the same model. ``benchmarks/truth`` measures the
-numbers and writes the JSON file that this module reads.
+These models are constructed so that it is known whether their attention explains their predictions. All
+models that are constructed by the same formula are one kind of model. Errors are counted per kind, because
+models of the same kind are nearly equal.
+
+The benchmark ``benchmarks/truth`` measures the numbers and writes the JSON file that this module reads.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Checks that find mathematically impossible values in the stored rows of an audit.
 
-If they find any, there is a bug or a damaged file. The checks only read rows and return sentences.
+For example, a share cannot be larger than 1. An impossible value means that there is a bug or a damaged
+file. The checks only read the rows and return sentences.
 """
 
 import math

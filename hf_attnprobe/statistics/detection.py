@@ -1,14 +1,15 @@
-"""Detection limit: the smallest planted effect that an audit reliably detects.
+"""Detection limit: the smallest effect that an audit reliably detects.
 
-:mod:`hf_attnprobe.planted_effects` plants an effect in a model, in several known doses that start with
-dose 0. This module uses two terms:
+To measure it, :mod:`hf_attnprobe.planted_effects` changes a model so that attention has an effect of known
+size. Such an effect is planted in several sizes, which are called doses. Dose 0 is the unchanged model.
 
-Detection: an effect is detected if an audit with n texts answers yes, that is, if the lower end of the
-    95% confidence interval for the mean statistic reaches the rule's threshold. If several heads are
-    compared, the interval is simultaneous. Texts are drawn with replacement, so n can be any number.
-Detection limit: the smallest effect that is detected in 95% of all random text samples (Currie 1968).
-    Between two doses, each text's statistic is interpolated linearly. To get a confidence interval for
-    the limit, the whole computation is repeated on resampled texts.
+An audit detects an effect if it answers yes. It does so if the lower end of the 95% confidence interval
+for the mean statistic reaches a threshold. If several heads are compared, the interval is simultaneous.
+
+The detection limit is the smallest effect that 95% of all audits with n texts detect (Currie 1968). These
+audits are simulated: the texts of each audit are drawn with replacement, so n can be any number. Between
+two doses, the statistic of each text is interpolated linearly. The limit has a confidence interval, for
+which the whole computation is repeated on resampled texts.
 """
 
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ def compute_detection_rate(
     return is_detected.mean(-1)
 
 
-def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
+def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
     """Find the smallest dose from which an effect is detected in 95% of the text samples.
 
     Args:
@@ -116,9 +117,9 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
         already detected, and infinite if even the largest dose is not detected.
     """
     n_steps = len(values) - 1
-    positions = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
-    lower_dose = np.minimum(positions.astype(int), n_steps - 1)
-    fraction = (positions - lower_dose)[:, None]
+    dose_indices = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
+    lower_dose = np.minimum(dose_indices.astype(int), n_steps - 1)
+    fraction = (dose_indices - lower_dose)[:, None]
     interpolated = (1 - fraction) * values[lower_dose] + fraction * values[lower_dose + 1]
     rates = compute_detection_rate(interpolated, draws, rule)
 
@@ -126,7 +127,7 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
     if not len(undetected):
         return 0.0
     last_undetected = int(undetected[-1])
-    if last_undetected == len(positions) - 1:
+    if last_undetected == len(dose_indices) - 1:
         return float("inf")
     # Between the last undetected step and the next one, the rate is interpolated linearly.
     missing_power = DETECTION_POWER - rates[last_undetected]
@@ -147,18 +148,18 @@ def estimate_detection_limit(
 
     Returns:
         Detection limit and both ends of its 95% confidence interval, each as the index of a dose
-        from :func:`find_detection_position`.
+        from :func:`find_detectable_dose`.
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
     # For the confidence interval, the limit is computed again on bootstrap resamples of the texts.
     generator = np.random.default_rng([seed, 1])
-    resampled_positions = []
+    resampled_limits = []
     for _ in range(N_RESAMPLES):
         texts = generator.integers(0, n_texts, n_texts)
-        resampled_positions.append(find_detection_position(values[:, texts], draws, rule))
-    low, high = np.quantile(resampled_positions, [0.025, 0.975], method="nearest")
-    limit = find_detection_position(values, draws, rule)
+        resampled_limits.append(find_detectable_dose(values[:, texts], draws, rule))
+    low, high = np.quantile(resampled_limits, [0.025, 0.975], method="nearest")
+    limit = find_detectable_dose(values, draws, rule)
     return limit, float(low), float(high)
 
 

@@ -1,8 +1,10 @@
-"""Differences between two means, paired by text: between two models, or between two rankings.
+"""Differences between two models or between two rankings, with confidence intervals.
 
-If both sides were measured on the same texts, the difference is computed text by text. Otherwise the
-uncertainty of both sides is added. The entry points are :func:`compare_model_pairs` and
-:func:`compare_rankings`.
+If both were measured on the same texts, the difference is computed for each text and then averaged. This
+is called a paired difference. If the texts differ, the means are subtracted, and the variances of both
+means are added.
+
+Start reading in :func:`compare_model_pairs` and :func:`compare_rankings`.
 """
 
 import itertools
@@ -217,14 +219,15 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
     """
     if not pairs:
         return []
-    text_errors = pd.concat(
-        [_compute_text_errors(pair, number) for number, pair in enumerate(pairs, 1)], axis=1
-    )
-    critical_value = estimate_critical_value(text_errors.to_numpy(dtype=np.float64), seed=seed)
+    text_errors = [_compute_text_errors(pair, number) for number, pair in enumerate(pairs, 1)]
+    all_text_errors = pd.concat(text_errors, axis=1).to_numpy(dtype=np.float64)
+    critical_value = estimate_critical_value(all_text_errors, seed=seed)
     differences = []
     for pair in pairs:
         compare = compare_paired if pair.paired else compare_unpaired
-        first, other = (frame.to_numpy(dtype=np.float64) for frame in pair.aligned_frames)
+        first_frame, other_frame = pair.aligned_frames
+        first = first_frame.to_numpy(dtype=np.float64)
+        other = other_frame.to_numpy(dtype=np.float64)
         differences.append(compare(first, other, critical_value=critical_value))
     return differences
 
@@ -256,26 +259,25 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 
 # --- Two rankings -------------------------------------------------------------------------------
 
-# The values of two rankings for the same text form a pair, and only pairs are compared:
+# Two rankings are compared on the texts that have a value for both. There are three methods:
 #
-# - ``permutation``: the mean difference with its 95% interval over texts, and the two-sided p-value
-#   from a sign-flip permutation test. Under the null hypothesis, each text's difference could as
-#   well have the opposite sign. All sign combinations are tried if there are at most 9,999.
-#   Otherwise 9,999 combinations are drawn, and the observed one is added.
-# - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random one, by
-#   McNemar's exact test. A text that flips in only one of the two cases is treated as the toss of a
-#   fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
-# - ``sign``: which ranking flips a text's decision with fewer removals, by the exact sign test. A
-#   ranking that never flips the decision counts as slower than a ranking that flips it with the last
-#   token. A text counts for neither ranking if both need equally many removals, or if both never flip
-#   the decision.
+# - ``permutation``: mean difference with its 95% confidence interval, and the two-sided p-value of a
+#   sign-flip permutation test. Under the null hypothesis, each difference could as well have the
+#   opposite sign. All combinations of signs are tried if there are at most 9,999. Otherwise, 9,999
+#   random combinations are tried, and the observed one is added.
+# - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random weight
+#   (Serrano & Smith 2019, Section 4), by McNemar's exact test (1947). It compares the numbers of texts
+#   that flip in only one of the two cases.
+# - ``sign``: which ranking flips more decisions with fewer removals, by the exact sign test. A ranking
+#   that never flips a decision loses against a ranking that flips it with the last token. If both
+#   rankings need equally many removals, or both never flip the decision, the text does not count.
 #
-# In erasure, all rankings have values for the same texts: the texts whose decision some ranking can
-# flip. For the mean number of removals, a ranking that never flips a decision counts as erasing all
+# In erasure, all rankings have values for the same texts: the texts whose decision at least one ranking
+# flips. In the mean number of removals, a ranking that does not flip a decision counts as removing all
 # tokens.
 #
-# All p-values of a test are corrected together by Holm's method (1979), which is valid for any
-# dependence between them.
+# All p-values of a faithfulness test are corrected together by Holm's method (1979). This is valid even
+# if the p-values depend on each other.
 
 
 N_PERMUTATIONS = 9_999

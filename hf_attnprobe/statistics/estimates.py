@@ -1,14 +1,14 @@
 """Estimates over texts with confidence intervals: means, shares, and many means at once.
 
-Statistics are often skewed: for example, a total variation distance is 0 for most texts and large for
-a few. Symmetric intervals and bootstrap percentiles then miss the true mean too often on one side
-(``docs/verdicts.md`` states how often). The confidence interval for a mean is therefore computed from
-the first three moments: Hall (1992, "On the removal of skewness by transformation") applies a cubic
-function to the t statistic that removes its skewness to first order. The interval ends then follow from
-Student's t distribution. This needs no resampling, so the interval does not depend on the row order.
+Many statistics are skewed. For example, the output change is 0 for most texts and large for a few texts.
+Symmetric intervals and bootstrap percentiles then miss the true mean too often (see
+``docs/verdicts.md``). The interval for a mean is therefore computed with a method by Hall (1992, "On the
+removal of skewness by transformation"). It applies a cubic function to the t statistic, which removes most
+of the skewness. The ends of the interval then follow from Student's t distribution. This method does not
+need random resamples.
 
 For a share, each text has the value 0 or 1. Its interval is exact, and has a positive width even if all
-texts agree. Scores that are not means have percentile bootstrap intervals over texts.
+values are equal. Scores that are not means have percentile bootstrap intervals over texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -310,8 +310,8 @@ def compute_mean_interval(
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -333,8 +333,8 @@ def compute_interval_from_moments(
 
     Args:
         moments: moments, each [columns].
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -358,8 +358,8 @@ def compute_difference_interval(
     Args:
         moments: moments of the first sample, each [columns].
         other: moments of the second sample, whose mean is subtracted.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN if one sample has no values.
@@ -490,13 +490,13 @@ def compute_percentile_interval(resampled_values: np.ndarray) -> tuple[float, fl
 
 
 def compute_means_and_intervals(
-    values: np.ndarray, shares: np.ndarray
+    values: np.ndarray, is_share: np.ndarray
 ) -> tuple[Moments, np.ndarray]:
     """Compute the moments of each column and a 95% confidence interval for its mean.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        shares: whether a column's mean is a share, bool [columns]. If all values in such a
+        is_share: whether a column's mean is a share, bool [columns]. If all values in such a
             column are 0 or 1, its interval is exact.
 
     Returns:
@@ -505,7 +505,7 @@ def compute_means_and_intervals(
     moments = compute_moments(values)
     ends = compute_interval_from_moments(moments)
     # The intervals for shares are replaced by exact intervals.
-    is_exact = find_binary_columns(values) & shares
+    is_exact = find_binary_columns(values) & is_share
     hits = (moments.n * moments.mean)[is_exact].round()
     ends[:, is_exact] = compute_share_interval(hits, moments.n[is_exact])
     return moments, ends

@@ -1,8 +1,8 @@
-"""Answers to questions about a model: rules, their thresholds, and how estimates are graded.
+"""Answers to questions about a model, from the comparison of an estimate with thresholds.
 
-A rule grades an estimate by its 95% confidence interval. There is only an answer if the interval does
-not contain a threshold, and if the estimate is based on at least :data:`MIN_TEXTS` texts. Otherwise the
-answer is "cannot say".
+A rule grades an estimate as "yes", "partly" or "no" by its 95% confidence interval. If the interval
+contains a threshold, the answer is "cannot say". The answer is also "cannot say" for fewer than
+:data:`MIN_TEXTS` texts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -299,4 +299,6 @@ def _get_grade_index(value: float, rule: Rule) -> int:
     """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0
-    return (value >= rule.partly) + (value >= rule.yes)
+    is_at_least_partly = value >= rule.partly
+    is_yes = value >= rule.yes
+    return int(is_at_least_partly) + int(is_yes)

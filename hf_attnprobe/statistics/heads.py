@@ -1,9 +1,9 @@
-"""Evaluation of single heads and head groups by their effect and their faithfulness.
+"""Evaluation of single heads and of groups of heads, by their effect and their faithfulness.
 
-Each head is graded by the same two numbers as the model's whole attention. Readers look for the most
-striking heads in a table. Confidence intervals for single heads are therefore simultaneous: with 95%
-probability they hold for all heads at once, separately for each of the two numbers. The interval for a
-head group is valid for this group alone.
+Each head is graded by the same two numbers as the model's whole attention. People who read a table of
+heads look for the most striking ones. The confidence intervals for single heads are therefore
+simultaneous: with 95% probability, they cover the true effects of all heads at once. The same holds for
+the faithfulness of all heads. The interval for a group of heads is valid for this group alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,7 +100,10 @@ class HeadEvaluation:
 
     @property
     def answer(self) -> str:
-        """Answer for reports, such as "yes", "partly or yes" or "cannot say"."""
+        """Answer for reports. If "no" is only one of several possible answers, it is "cannot say".
+
+        Otherwise, all possible answers are joined, as in "partly or yes".
+        """
         if len(self.possible_answers) > 1 and not self.is_surely_faithful:
             return str(Answer.CANNOT_SAY)
         return " or ".join(self.possible_answers)

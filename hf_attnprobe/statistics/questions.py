@@ -1,9 +1,8 @@
 """Questions about attention that determine the verdict of an audit.
 
-Each question is a single record. It contains the question itself, the graded number with its thresholds
-and their source, all phrases for reports, and the function that measures the number. To add a question,
-register it here: the verdict, the report sentences, the charts, comparisons between audits and
-``docs/verdicts.md`` all use these records.
+Each question is a single record. It contains the graded number with its thresholds and their source, all
+phrases for reports, and the function that measures the number. To add a question, register it here. The
+verdict, the reports, comparisons between audits and ``docs/verdicts.md`` all use these records.
 
 The verdict mainly depends on faithfulness, whose parts are measured on the same scale (see
 :mod:`~hf_attnprobe.statistics.scale`). If attention has no effect on the output, there is nothing to
@@ -252,7 +251,7 @@ def _describe_default_classes(evidence: Evidence) -> str:
     share = 1 - n_explained / len(evidence.texts)
     return (
         f" The model predicts {names} by default, so these texts ({share:.0%}) have nothing to "
-        "highlight and the number is computed from the other texts."
+        "highlight. The number is computed from the other texts."
     )
 
 

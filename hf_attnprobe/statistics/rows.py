@@ -1,9 +1,10 @@
 """Rows: the values that an audit measured for every text, statistic and site.
 
-:class:`Rows` hides whether the values are in memory, in one output folder, or in the folders of several
-machines. It loads each column when it is needed and does not keep it, so even a report about a million
-texts needs little memory. :class:`Texts` contains the statistics at a single site, which is a layer and
-a head.
+A site is a layer and a head. :class:`Texts` contains the statistics at a single site.
+
+The values of :class:`Rows` can be in memory, in one output folder, or in the folders of several machines.
+Each column is loaded when it is needed and is not kept. Even a report about a million texts therefore
+needs little memory.
 """
 
 import functools
@@ -323,7 +324,8 @@ class Texts:
         Returns:
             Statistics for the texts that were measured at this site.
         """
-        return cls.from_rows(rows.select(lambda *column: column[2:] == site))
+        site_rows = rows.select(lambda test, statistic, layer, head: (layer, head) == site)
+        return cls.from_rows(site_rows)
 
     @classmethod
     def from_rows(cls, rows: Rows) -> "Texts":

@@ -1,8 +1,8 @@
-"""Reproducible random samples and orders of texts, based on a hash of the text ids.
+"""Reproducible random samples and random orders of texts.
 
-The first texts in a data set are not a fair sample, because many data sets are sorted by class. Hashing
-the ids gives a sample that needs no seed, is the same on every machine, and is contained in every
-larger sample.
+Many data sets are sorted by class, so their first texts are not a fair sample. The samples in this module
+are based on a hash of the text ids instead. They need no seed and are the same on every machine. A smaller
+sample is contained in every larger one.
 """
 
 import hashlib

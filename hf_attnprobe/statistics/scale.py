@@ -1,7 +1,8 @@
-"""Faithfulness of a ranking: a score between a random order, 0, and the best order, 1.
+"""Faithfulness of a ranking: its position on a scale from a random order, 0, to the best order, 1.
 
 A ranking orders the tokens of a text by importance. Its faithfulness is the mean of several parts, which
-are all measured with the same model and on the same texts. The parts for classifiers are:
+are measured with the same model and on the same texts. A negative value means that the ranking is worse
+than random. The parts for classifiers are:
 
 importance  Mean Gini correlation between the ranking and leave-one-out.
 erasure     (random − ranking) / (random − best). The three numbers are the mean shares of attention
@@ -18,13 +19,12 @@ passage, such as its sentences, are ranked instead of tokens:
 order       Mean Gini correlation between the ranking and the loss when each unit is deleted.
 drop        (ranking − random) / (best − random). The three numbers are the answer's mean losses
             without the first units of each order.
-source      How often the first unit is the source of the answer. 1 means always. 0 is the share that
-            the best baseline without attention reaches (chance, the longest, the first or the last
-            unit, or the most common position).
+source      How often the first unit is the source of the answer: 1 means always, and 0 means as often
+            as the best baseline. The baselines are a random unit, the longest, the first and the last
+            unit, and the unit at the most common position.
 
-A part counts if it was measured for at least ten texts, and at least two parts are needed. All parts
-are smooth functions of means over texts, so a single jackknife gives the confidence interval for
-faithfulness (Miller 1974). A negative value means that the ranking is worse than random.
+A part counts if it was measured for at least ten texts. At least two parts are needed. All parts are
+functions of means over texts, so a jackknife gives the confidence interval for faithfulness (Miller 1974).
 """
 
 from collections.abc import Callable, Mapping, Sequence

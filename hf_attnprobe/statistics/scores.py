@@ -1,9 +1,9 @@
 """Quality of predictions: F1, accuracy, area under the ROC curve, R² and calibration.
 
-Scores that are not means over texts get bootstrap confidence intervals. A resample is stored as counts:
-a text that is drawn twice counts twice in every sum. A few matrix products then evaluate all resamples.
+Scores that are not means over texts have bootstrap confidence intervals. A resample is stored as counts,
+which state how often each text is drawn. A few matrix products then give the scores on all resamples.
 
-Two models often differ on only a few texts, so bootstrap intervals for their difference would be too
+Two models often differ on only a few texts. Bootstrap intervals for their difference would then be too
 narrow. Differences in F1 and accuracy therefore use :func:`compute_difference_intervals`.
 """
 

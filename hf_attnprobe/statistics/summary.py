@@ -131,14 +131,14 @@ def summarize(
 def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
     """Sort columns in the order in which reports list them.
 
-    They are sorted by the order of the readings, then by site, then by key.
+    They are sorted by the order of their descriptions in ``readings``, then by site, then by key.
 
     Args:
         columns: column keys (test, statistic, layer, head).
         readings: descriptions of the statistics.
 
     Returns:
-        The sorted columns; columns without a reading come last.
+        The sorted columns. Columns without a description come last.
     """
     families = [(test, name) for test in readings for name in readings[test]]
     family_ranks = {family: rank for rank, family in enumerate(families)}
@@ -350,6 +350,7 @@ def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
         None if several heads were tested one by one.
     """
     sites = Rows.coerce(rows).sites
+    # Layer −1 with head −1 means all attention.
     if (-1, -1) in sites:
         return -1, -1
     heads = [site for site in sites if min(site) >= 0]

@@ -1,4 +1,4 @@
-"""The verdict: all rules, the findings they lead to, and how findings are combined into one answer.
+"""The verdict of an audit: rules, their answers (findings), and how they lead to a single answer.
 
 The rules about attention are in :mod:`~hf_attnprobe.statistics.questions`. The tables in
 ``docs/verdicts.md`` are generated from the rules.

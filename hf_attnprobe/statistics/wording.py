@@ -1,8 +1,8 @@
-"""Report wording that depends on the type of prediction.
+"""Wording of reports, which depends on the type of prediction.
 
-Sentence templates contain placeholders such as ``{unit}``, which are filled from a :class:`Wording`. For
-example, a report about predicted numbers mentions standard deviations instead of probabilities, and a
-report about several labels explains that changes are averaged over the labels.
+Sentences in reports are templates with placeholders such as ``{unit}``, which are filled from a
+:class:`Wording`. For example, a report about predicted numbers mentions standard deviations instead of
+probabilities.
 """
 
 from collections.abc import Mapping
