@@ -177,7 +177,7 @@ def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
 
 
 def make_guide(outputs: Outputs) -> Guide:
-    """Make a guide from a model's attention.
+    """Make a guide: attention weights that another model is trained to use.
 
     Args:
         outputs: The model's predictions and attention.
