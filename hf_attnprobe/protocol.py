@@ -130,7 +130,9 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutputs:
-    """Head outputs for a fixed sample of texts, which mean and resample ablation insert.
+    """Head outputs for a fixed sample of texts.
+
+    Mean ablation and resample ablation insert them in place of a head's own output.
 
     Attributes:
         example_ids: Ids of the sampled texts.
@@ -167,9 +169,9 @@ class ReferenceOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """States from a fixed sample of texts, which interchange tests insert into other texts.
+    """Hidden states from a fixed sample of texts, one for the most attended position of each text.
 
-    Each text contributes the state at its most attended position.
+    The test `interchange` inserts them into other texts.
 
     Attributes:
         decisions: Predicted outcome for each part of the prediction, int `[texts, parts]`.
@@ -434,7 +436,7 @@ class LinearReadout(Protocol):
     """Capability: logits that are a sum of one logit vector per token, weighted by attention.
 
     If the attention weights a_t sum to 1, the logits are Σ_t a_t · token_logits_t. Tests can then
-    compute the attention that changes the prediction most exactly, without a search.
+    compute exactly which attention changes the prediction most, without a search.
     """
 
     def compute_token_logits(self, observation: "Observation") -> Tensor:
@@ -500,7 +502,9 @@ class HeadOutputs(Protocol):
     reference: ReferenceOutputs | None
 
     def set_reference(self, *batches: Batch) -> None:
-        """Store head outputs for a sample of texts as `reference`; called once per audit.
+        """Store the head outputs for a sample of texts in the attribute `reference`.
+
+        An audit calls this method once.
 
         Args:
             *batches: The sampled texts.
@@ -583,7 +587,7 @@ class Stack(Protocol):
             layer: Layer index.
 
         Returns:
-            Ascending layer indices, which end with `layer`.
+            Layer indices in ascending order. The last one is `layer`.
         """
 
 
@@ -635,10 +639,12 @@ class LayerReader(Protocol[S]):
 class AnswersFromPassage(Protocol):
     """Capability: a language model that answers from a passage.
 
-    The keys are the passage's units, in text order, followed by two fixed keys: one for all other
-    tokens (question, template, answer), and one for the attention sink (the model's explicit sink,
-    or else the first token). The queries are the tokens after the passage. The row of token t - 1
-    predicts token t.
+    The keys are the passage's units, in text order, followed by two fixed keys:
+
+    - one for all other tokens (question, template and answer),
+    - one for the attention sink (the model's explicit sink, or else the first token).
+
+    The queries are the tokens after the passage. Each query row predicts the next token.
     """
 
     def compute_log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
@@ -741,8 +747,8 @@ class AnswersFromPassage(Protocol):
     ) -> Tensor:
         """Compute the probabilities after blocking the attention to some units.
 
-        Like `MaskedReplay.replay_masked`, but the operator determines the use of the removed
-        weight.
+        This is like `MaskedReplay.replay_masked`, but the operator determines what happens to the
+        removed attention weight.
 
         Args:
             observation: The observed prompt.

@@ -1,8 +1,9 @@
 """Loads the audited model with its adapter, its tokenizer and a record of its origin.
 
-Attention classifiers are audited in float64. If a prediction is saturated, leave-one-out ranks
-differences as small as 1e-8. In float32, such ranks depend on the matrix kernels, so Kendall's τ
-changes with the batch size by about 0.01. Float64 takes about twice the time.
+Attention classifiers are audited in float64, which takes about twice the time of float32. If a
+probability is close to 1, erasing a word may change it by only 1e-8. In float32, the order of such
+words would depend on rounding errors. Kendall's τ would then change by about 0.01 if the batch size
+changes.
 """
 
 import copy

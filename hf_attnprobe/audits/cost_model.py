@@ -1,8 +1,8 @@
 """Measures time and memory during an audit, and estimates costs and the remaining time.
 
-The unit of work is a *step*: one test at one site on one batch. The progress bar, ``--time`` and
-``--estimate`` use the estimated time per step; the batch size depends on the estimated memory per
-text.
+The unit of work is a *step*: one test at one site on one batch. The estimated time per step is used
+by the progress bar, ``--time`` and ``--estimate``. The estimated memory per text determines the batch
+size.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Audit identity: fingerprints for the model and the data, and all settings that affect the rows.
 
-An output folder contains rows for one identity. An audit with another identity is refused in that
-folder, so that rows from different models, data or settings are never mixed.
+An output folder contains the rows of audits with the same identity. An audit with another identity
+cannot use the folder, so rows from different models, data or settings are never mixed.
 """
 
 import dataclasses

@@ -60,8 +60,8 @@ class AuditOptions(Options):
     )
     screen: int | None = option(
         None,
-        "test only this many heads: those with the largest first-order effect on the other half of "
-        "the texts",
+        "test only this many single heads, those with the largest estimated effects. The heads for "
+        "one half of the texts are selected on the other half",
         at_least=1,
         metavar="N",
     )
@@ -73,7 +73,7 @@ class AuditOptions(Options):
         metavar="TIME",
     )
     prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are zero-ablated", basic=False
+        True, "measure how accuracy falls as more and more heads are removed", basic=False
     )
     thresholds: Sequence[str] = option(
         (),
@@ -96,7 +96,7 @@ class AuditOptions(Options):
     )
     threshold: float | None = option(
         None,
-        "threshold for a predicted number: the decision is whether the number is above it",
+        "threshold that turns a predicted number into a decision (above the threshold or not)",
         metavar="NUMBER",
         basic=False,
     )
@@ -116,16 +116,17 @@ class AuditOptions(Options):
     )
     shown_texts: int = option(
         12,
-        "number of example texts in the report, with scores of their tokens: those where tests "
-        "disagree most, wrong predictions, some of every class, and random ones; 0 for none",
+        "number of example texts in the report (0 for none), with scores of their tokens. They "
+        "include the texts in which attention and leave-one-out agree most and least, a wrong "
+        "prediction, and random texts",
         at_least=0,
         metavar="N",
         basic=False,
     )
     segment: Literal["text", "text_pair"] | None = option(
         None,
-        "text of a pair whose tokens are explained, deleted and erased; the other text stays "
-        "unchanged (default: both)",
+        "text of a pair that is explained and edited; the other text stays unchanged (default: "
+        "both texts)",
         basic=False,
     )
     rows: Literal["behind", "answer", "all"] = option(
@@ -143,9 +144,9 @@ class AuditOptions(Options):
     )
     weights: WeightChange | None = option(
         None,
-        "audit a copy with changed weights: rounded to a number format, with the smaller half of "
-        "each matrix set to zero (pruned), shuffled (randomised) or newly initialised (untrained) "
-        "(default: the saved weights)",
+        "change the weights before the audit: 'pruned' sets the smaller half of each matrix to "
+        "zero, 'randomised' shuffles the weights, 'untrained' draws new ones, and the other values "
+        "round them (default: the saved weights)",
         basic=False,
     )
     batch_size: int = option(64, "maximum number of texts per batch", at_least=1, basic=False)

@@ -356,7 +356,7 @@ def write_report(report: Report, folder: Path) -> None:
             write_atomically(folder / file_name, render())
         except OSError as error:
             logger.warning(
-                "cannot write %s (%s); run attnprobe report %s --output FILE to write it elsewhere",
+                "cannot write %s (%s). Run attnprobe report %s --output FILE to write it elsewhere.",
                 folder / file_name,
                 error.strerror,
                 folder,
@@ -479,25 +479,23 @@ class AuditEstimate:
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
-            advice = ""
+            advice = ["--time 10m (report the results after ten minutes)"]
             has_several_sites = self.n_runs > self.n_texts * len(self.seconds)
             if has_several_sites:
-                advice = "--no-single-heads tests only layers and the mean over all heads; "
-            lines.append(
-                "to shorten the audit: --time 10m reports the results after ten minutes; "
-                f"{advice}--tests can omit the most expensive test"
-            )
+                advice.append("--no-single-heads (test only layers and the mean over all heads)")
+            advice.append("--tests (leave out the most expensive test)")
+            lines.append(f"To shorten the audit, use one of these options: {', '.join(advice)}.")
         if self.saved_folder is None:
-            saved = "the results were not saved"
+            saved = "The results were not saved."
         else:
             saved = (
-                f"the results are saved in {self.saved_folder}; the same command without "
-                "--estimate continues from them"
+                f"The results are saved in {self.saved_folder}. The same command without "
+                "--estimate continues from them."
             )
         lines.append(
-            "measured on a few texts, at up to two heads and one group of heads for each test, "
-            "under the present load of this machine; loading, generated answers and the report are "
-            f"not included; {saved}"
+            "The tests ran on a few texts, each at up to two heads and one group of heads. The time "
+            "for loading, for generated answers and for the report is not included. The estimate "
+            f"assumes the present load of this machine. {saved}"
         )
         return "\n".join(lines)
 

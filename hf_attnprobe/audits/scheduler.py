@@ -1,12 +1,12 @@
 """Decides in which order an audit runs its tests, and on how many texts.
 
 The texts have a fixed random order. With ``--time``, the tests run in *turns*. The first turns run
-the tests that decide the verdict, on the mean over all heads; later turns run the other tests,
-layers and single heads. All turns run on a first set of texts, and are then repeated on twice as
-many texts until the time is up.
+the tests that decide the verdict, on the mean over all heads. Later turns run the other tests, and
+test layers and single heads. After the last turn, all turns are repeated on twice as many texts,
+until the time is up.
 
-``torch.compile`` is not used: it made plain forward passes 1 to 23% faster on a CPU (torch 2.13,
-two cores), but compilation took 16 to 40 s.
+``torch.compile`` is not used. On a CPU with two cores, it made forward passes at most 23% faster, but
+compiling the model took at least 16 seconds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

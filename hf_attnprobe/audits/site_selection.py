@@ -1,9 +1,10 @@
 """Selects an audit's tests and the sites at which they run.
 
-If the requested tests include "default", as in ``["default", Permutation(n_permutations=10)]``, all
-tests that suit the model and the data are added. A model may lack a capability that a test needs.
-If the test was requested by name, this raises an error before anything runs. Otherwise the test is
-left out, and the report's provenance gives the reason.
+The name "default" stands for all tests that suit the model and the data. It can be combined with
+other tests, as in ``["default", Permutation(n_permutations=10)]``.
+
+Some models lack a capability that a test needs. If this test was requested by name, an error is
+raised before anything runs. Otherwise the test is left out, and the report gives the reason.
 """
 
 import hashlib

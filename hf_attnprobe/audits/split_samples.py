@@ -1,8 +1,13 @@
 """Quantities that an audit computes in advance from a sample of the whole split.
 
-These are the model's standard temperature, the head outputs that replace an ablated head's output,
-and the states that are exchanged between texts. The sample is drawn by example id, so it is the
-same for every text limit, text order, share and process count.
+There are three such quantities:
+
+- the model's standard temperature,
+- the head outputs that replace the output of an ablated head,
+- the states that are exchanged between texts.
+
+The sample is drawn by example id. It therefore does not depend on the number or the order of the
+audited texts, or on the number of processes.
 """
 
 import logging
@@ -161,8 +166,8 @@ def set_donors(
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
         logger.warning(
-            "interchange cannot be measured: it exchanges states between texts with different "
-            "predictions, but all %d texts of its sample have the same prediction",
+            "the test interchange cannot be measured, because it needs texts with different "
+            "predictions. All %d texts of its sample have the same prediction.",
             len(texts),
         )
 

@@ -166,7 +166,7 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         if error.errno not in NO_LOCK_ERRORS:
             raise
         logger.warning(
-            "%s is on a disk without locks (%s); use it for only one run at a time",
+            "%s is on a disk without locks (%s). Use this folder for only one run at a time.",
             folder,
             error.strerror,
         )

@@ -4,19 +4,18 @@ The rows are stored in a folder of Parquet files ("parts"), usually one part per
 Together the parts are one table with the columns of `SCHEMA`:
 
 - ``test`` and ``statistic``: names, such as "permutation" and "median_tvd".
-- ``layer`` and ``head``: the site, counted from 0. Head −1 stands for a whole layer, and layer −1 with
-  head −1 for the whole model. The k-th head set has layer −2 and head k. Both are null in rows of the
-  test "prediction", which describe the model output.
+- ``layer`` and ``head``: the site, counted from 0. A whole layer has head −1. The whole model has
+  layer −1 and head −1. The k-th head set has layer −2 and head k. Rows of the test "prediction"
+  describe the model output, so their layer and head are null.
 - ``example_id``: the text id.
 - ``value``: a float64. NaN means that the statistic is undefined for this text. A statistic that was
   not measured has no row.
 
-``pandas.read_parquet(folder)`` reads them without this package. :func:`read_rows` also checks that no
-part is damaged or belongs to another audit, and drops duplicate values.
+``pandas.read_parquet(folder)`` reads the parts without this package. :func:`read_rows` also checks that
+no part is damaged or belongs to another audit, and drops duplicate values.
 
-Every part is written completely or not at all. Therefore several processes can write into one folder,
-and a text that has rows is finished. The metadata of a part contain a SHA-256 digest of its rows, and a
-hash of the audit settings.
+Every part is written completely or not at all. Several processes can therefore write into one folder.
+The metadata of a part contain a SHA-256 digest of its rows and a hash of the audit settings.
 
 Start reading at :func:`build_rows` (values to table), :func:`append_rows` (table to disk) and
 :func:`load_rows` (disk to :class:`~hf_attnprobe.statistics.rows.Rows`).
