@@ -199,9 +199,8 @@ def load_further_trainable_model(
     if isinstance(loaded, AttentionClassifierForSequenceClassification):
         if not has_trained_attention(loaded.config):
             raise AttnProbeError(
-                f"{name} has no trained attention, or attention at two levels, but the test "
-                "deception needs a model with one level of trained attention. Choose another "
-                "--model."
+                "the test deception needs a model with one level of trained attention, which "
+                f"{name} does not have. Choose another --model."
             )
         return build_base_model(name, loaded, tokenizer, record, **settings)
     # Other attention implementations do not return their weights.

@@ -50,7 +50,8 @@ It is the base model, trained further so that it attends less to certain words.
 """
 LAMBDA_CHOICE_NOTE = (
     "λ is the weight of different attention in the adversary's loss. It was chosen on one half of "
-    "the texts, and the numbers are from the other half. This was done for both halves."
+    "the texts, and the numbers are from the other half. This was repeated with the halves "
+    "exchanged."
 )
 """Note about the choice of λ for the adversary that a retraining report describes."""
 ONE_TRAINING_NOTE = (

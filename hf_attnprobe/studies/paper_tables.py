@@ -441,12 +441,10 @@ RANKING_PAIRS = {
 
 For example, τ(α, g) is the Kendall τ of attention α and gradients g; loo is leave-one-out.
 """
-ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
-"""Row title for the difference between two encoders: τ(α, loo) of the average minus that of the
-BiLSTM.
+ENCODER_DIFFERENCE = "τ(α, loo), average − BiLSTM"
+"""Title of table rows about the rank agreement τ(α, loo) of attention and leave-one-out.
 
-τ(α, loo) is the rank agreement of attention and leave-one-out. "Average" is the paper's name for an
-encoder without context.
+The rows show τ with the encoder that the paper calls "average", minus τ with the BiLSTM encoder.
 """
 
 
@@ -660,7 +658,7 @@ def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 ERASURE_ORDERS = ("random", "attention", "gradient", "product", "least_attention")
 """Orders in which the erasure test removes attention weights, from the first to the last weight."""
 POOLED_SUFFIX = ", pooled"
-"""Suffix in the names of rows that pool all random orders of all texts."""
+"""Suffix in the titles of table rows that combine all random orders of all texts."""
 
 
 def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
@@ -787,8 +785,8 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
 
     All three are in points, so that 100 is the maximum, and have intervals from the same bootstrap
     resamples of the labelled texts. With two classes, F1 is the score for class 1. With more
-    classes, it is the mean over the classes. If the weights are permuted several times, a text
-    counts as a fraction for each predicted class.
+    classes, it is the mean over the classes. If the weights are permuted several times, each
+    permutation counts as a fraction of a text.
 
     Args:
         texts: Statistics from an audit with the test ``fragility``, one per column.

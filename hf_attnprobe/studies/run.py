@@ -151,7 +151,7 @@ def _check_plan(steps: Steps) -> None:
     if len(replaced_datasets) < len(steps.options.datasets):
         raise AttnProbeError(
             "--dataset has no effect on this study, because its grid has no list of data sets. "
-            "Remove --dataset, or add the list dataset to steps.grid."
+            "Remove --dataset, or add dataset=[...] to steps.grid."
         )
     for job in steps.jobs:
         if job.verb == "train":

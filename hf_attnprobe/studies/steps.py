@@ -251,9 +251,9 @@ def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Seque
     for step_jobs in jobs_by_column:
         if not step_jobs[0].cell.keys() <= row_jobs[0].cell.keys():
             raise AttnProbeError(
-                f"a table cannot contain both {step_jobs[0].step} and {row_jobs[0].step}, because "
-                f"{step_jobs[0].step} uses a list that {row_jobs[0].step} does not use. Split the "
-                "table."
+                f"steps {step_jobs[0].step} and {row_jobs[0].step} cannot be in one table, because "
+                f"the grid of {step_jobs[0].step} has a list that the grid of {row_jobs[0].step} "
+                "does not have. Split the table."
             )
     return row_jobs
 

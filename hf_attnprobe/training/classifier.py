@@ -340,8 +340,7 @@ def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide]
     """Check that guides are passed for guided attention, and not for any other attention."""
     if config.attention == "guided" and guides is None:
         raise AttnProbeError(
-            "attention='guided' needs guides, which are attention weights for every text. Pass "
-            "guides."
+            "attention='guided' needs attention weights for every text. Pass them as guides."
         )
     if config.attention != "guided" and guides is not None:
         raise AttnProbeError(

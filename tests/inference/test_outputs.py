@@ -101,7 +101,7 @@ def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer,
 
 def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples):
     guided = make_model("mlp", "guided")
-    with pytest.raises(ValueError, match="pass guide="):
+    with pytest.raises(ValueError, match="Pass them as guide="):
         predict(guided, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
     with pytest.raises(ValueError, match="Remove guide"):

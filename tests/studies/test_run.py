@@ -274,7 +274,7 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
         ),
         (copy, file, {"data": data}, "have changed since step own/reviews was run"),
         (thesis, file, {}, "contains other files"),
-        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist; check the path"),
+        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist"),
         (out, unlabelled, {}, "no column 'nothing'"),
     ):
         with pytest.raises(AttnProbeError, match=message):
@@ -400,7 +400,7 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
         agreement = own.gradient_leave_one_out_tau
         expected[f"τ(g, loo) − τ(α, loo), {encoder}"] = agreement - own[loo]
         expected[f"τ(g, loo) − τ(α, g), {encoder}"] = agreement - own.attention_gradient_tau
-    expected["τ(α, loo) of the average − of the BiLSTM"] = other[loo] - wide[loo]
+    expected["τ(α, loo), average − BiLSTM"] = other[loo] - wide[loo]
     found = {row["difference of τ"]: row for row in cells(differences)}
     assert found.keys() == expected.keys()
     for name, texts in expected.items():
@@ -598,7 +598,7 @@ WRONG = [
     (lambda s: s.add("teach", "base", {}), "step base: unknown verb 'teach'; expected one of tr"),
     (lambda s: s.add("train", "a/b", {}, dataset="sst"), "may only contain letters, .* 'a/b'"),
     (lambda s: s.add("train", "..", {}, dataset="sst"), "may only contain letters, .* got '..'"),
-    (lambda s: s.add("train", "base", {}), "step base: the argument dataset is required"),
+    (lambda s: s.add("train", "base", {}), "step base: the argument dataset is missing"),
     (lambda s: base(s, epoch=3), "step base: unknown option 'epoch'; did you mean epochs?"),
     (lambda s: base(s, output_dir="x"), "unknown option 'output_dir'"),
     (lambda s: base(s, epochs="3"), "step base: expected a whole number for epochs, got '3'"),
@@ -620,7 +620,7 @@ WRONG = [
     (lambda s: audited(s, tests={"erasure": {"n_rando": 3}}), "did you mean n_random?"),
     (
         lambda s: audited(s, tests=3),
-        "expected test names, or a mapping from test names to options, got 3",
+        "expected test names or a dictionary from test names to options, got 3",
     ),
     (
         lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
@@ -629,7 +629,7 @@ WRONG = [
     (twice, "step base: the step was already added for the empty cell with other arg"),
     (lambda s: s.add_table("t"), "table 't': the table has no columns"),
     (lambda s: s.add_table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
-    (nowhere, "table 't': .* because two uses a list that one does not use. Split the table"),
+    (nowhere, "table 't': .* the grid of two has a list that the grid of one does not have. Split"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
     (
@@ -726,4 +726,4 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
             transfer(own, guide=guide, output_dir=tmp_path / "out", options=options, **into)
     assert not (tmp_path / "out").exists()
     done = copy_of(folder, "done") / "transfer" / "reviews-bilstm"
-    refused("its other models", transfer, own, guide=own, output_dir=done, **into)
+    refused("different settings: other models", transfer, own, guide=own, output_dir=done, **into)
