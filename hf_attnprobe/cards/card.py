@@ -135,8 +135,12 @@ def read_card(text: str) -> ModelCard:
         AttnProbeError: if the front matter is not a mapping in YAML, or is not valid for a card.
     """
     has_front_matter = REGEX_YAML_BLOCK.match(text)
+    if not has_front_matter:
+        # The class ModelCard requires front matter, so an empty mapping is added.
+        empty_front_matter = "---\n{}\n---\n"
+        text = empty_front_matter + text
     try:
-        return ModelCard(text if has_front_matter else f"---\n{{}}\n---\n{text}")
+        return ModelCard(text)
     except (yaml.YAMLError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise AttnProbeError(
@@ -166,6 +170,7 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
     _set_results(card.data, [*_list_user_results(card.data), *_get_results(metadata)])
     before, after = _split_around_part(card.text)
     if BEGIN_COMMENT not in card.text:
+        # A new part follows the user's text after an empty line.
         if not before.endswith(line_end * 2):
             before = before.rstrip("\r\n") + line_end * 2
         after = line_end
@@ -175,7 +180,9 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
 
 
 def merge_remote_metadata(text: str, remote_text: str) -> str:
-    """Add missing front matter fields to a README from another version, such as the one on the Hub.
+    """Add missing front matter fields to a README from another version of it.
+
+    The other version is, for example, the README on the Hub.
 
     Args:
         text: the README; its text and its existing values are kept.
@@ -187,7 +194,8 @@ def merge_remote_metadata(text: str, remote_text: str) -> str:
     Raises:
         AttnProbeError: if a front matter is not valid.
     """
-    card, remote_data = read_card(text), read_card(remote_text).data
+    card = read_card(text)
+    remote_data = read_card(remote_text).data
     results = _get_results(card.data)
     merge_metadata(card.data, remote_data)
     new_results = [result for result in _list_user_results(remote_data) if result not in results]
@@ -213,7 +221,9 @@ def merge_metadata(data: CardData, additions: CardData) -> None:
         if existing_value is None:
             data[key] = value
         elif key in MERGED_FIELDS and value:
-            data[key] = list(dict.fromkeys([*_make_list(existing_value), *_make_list(value)]))
+            entries = [*_make_list(existing_value), *_make_list(value)]
+            # The keys of a dictionary contain each entry once, in the same order.
+            data[key] = list(dict.fromkeys(entries))
 
 
 def _make_list(value: Any) -> list[Any]:
@@ -252,7 +262,10 @@ def has_findings(existing: str | None) -> bool:
 
 
 def extract_user_text(card: ModelCard) -> str:
-    """Return the user's own text in a card; "" if it consists of a title only."""
+    """Return the user's own text in a card.
+
+    The result is empty if the text consists of a title only.
+    """
     text = "".join(_split_around_part(card.text)).strip()
     is_title = text.startswith("# ") and "\n" not in text
     return "" if is_title else text
@@ -262,11 +275,14 @@ def _split_around_part(text: str) -> tuple[str, str]:
     """Split a README's text, and return the parts before and after the generated part."""
     before, _, remainder = text.partition(BEGIN_COMMENT)
     _, end_comment, after = remainder.partition(END_COMMENT)
-    counts = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
-    if counts != (0, 0) and (counts != (1, 1) or not end_comment):
+    n_begin, n_end = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
+    has_no_part = n_begin == 0 and n_end == 0
+    # The variable end_comment is empty if no end follows the beginning.
+    has_one_part = n_begin == 1 and n_end == 1 and end_comment
+    if not has_no_part and not has_one_part:
         raise AttnProbeError(
             "README.md must contain one comment 'attnprobe card: begin' and then one comment "
-            f"'attnprobe card: end', got {counts[0]} and {counts[1]}. Correct or delete the comments."
+            f"'attnprobe card: end', got {n_begin} and {n_end}. Correct or delete the comments."
         )
     return before, after
 
@@ -357,7 +373,7 @@ def render_card(card: CardContent) -> str:
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
-    """Return the advice on displaying attention that belongs to the worst answer of all audits."""
+    """Return advice on showing attention to users, for the worst answer among all audits."""
     if not card.audits:
         return None
     answers_from_best_to_worst = list(DISPLAY_ADVICE)
@@ -368,7 +384,7 @@ def _choose_display_advice(card: CardContent) -> str | None:
 
 @cache
 def load_card_templates() -> Environment:
-    """Load this package's templates, with filters that clean and escape names."""
+    """Load the templates of model cards, with filters that clean and escape names."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,
@@ -425,7 +441,7 @@ def _tabulate_scores(record: Mapping[str, Any]) -> Table:
 
 
 def _predicts_classes(checkpoint: Checkpoint) -> bool:
-    """Return whether a model classifies texts, with probabilities that sum to 1 over the classes."""
+    """Check whether a model predicts exactly one class for each text."""
     problem = checkpoint.config.get("problem_type")
     is_single_label = problem in (None, "single_label_classification")
     is_text_classifier = get_hub_task(checkpoint) == "text-classification"
@@ -440,8 +456,8 @@ def _is_paper_dataset(card: CardContent) -> bool:
 def _build_command(card: CardContent) -> str:
     """Return a command that audits the model.
 
-    The command of an existing audit is repeated if there is one. Otherwise the data set is the
-    training data if it has a public name, or a placeholder.
+    If the card contains an audit with a known command, this command is returned. Otherwise, the
+    command contains the data set of the training, or a placeholder if this data set is not public.
     """
     for audit in card.audits:
         if audit.command:
@@ -449,8 +465,11 @@ def _build_command(card: CardContent) -> str:
     data = card.trained_on
     if data is None and card.audits:
         data = card.add_hub_id(card.audits[0].data)
-    is_public = data is not None and (data.name in RECIPES or data.hub_id == data.name)
-    dataset = data.name if is_public and data is not None else DATASET_PLACEHOLDER
+    dataset = DATASET_PLACEHOLDER
+    if data is not None:
+        is_public = data.name in RECIPES or data.hub_id == data.name
+        if is_public:
+            dataset = data.name
     words = [
         "attnprobe",
         "audit",
@@ -560,16 +579,13 @@ def render_rows_readme(
     Returns:
         The README with front matter.
     """
-    configs = [
-        {
-            "config_name": audit.config,
-            "data_files": [
-                {"split": split, "path": f"{audit.config}/{file}"}
-                for split, file in audit.files.items()
-            ],
-        }
-        for audit in audits
-    ]
+    configs = []
+    for audit in audits:
+        data_files = [
+            {"split": split, "path": f"{audit.config}/{file}"}
+            for split, file in audit.files.items()
+        ]
+        configs.append({"config_name": audit.config, "data_files": data_files})
     metadata = DatasetCardData(
         license=license_name,
         tags=[*CARD_TAGS, "faithfulness"],

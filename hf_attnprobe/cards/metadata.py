@@ -57,10 +57,13 @@ class DatasetReference:
         DatasetReference(name='babi1', hub_id=None)
         """
         name, equals, _ = recorded_name.partition("=")
-        if name in RECIPES and (equals or not Path(name).exists()):
+        has_folder = equals != ""
+        if name in RECIPES and (has_folder or not Path(name).exists()):
+            # The record contains the name of a registered data set.
             hub_id = RECIPES[name].hub_id
             return cls(name, hub_id if HUB_ID_PATTERN.fullmatch(hub_id) else None)
         for registered_name, recipe in RECIPES.items():
+            # The record contains the Hub id of a registered data set.
             if recorded_name == recipe.hub_id and HUB_ID_PATTERN.fullmatch(recorded_name):
                 return cls(registered_name, recorded_name)
         if is_hub_id(recorded_name):
@@ -116,7 +119,9 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
 
 
 def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
-    r"""Convert a value to one line without control characters, with at most ``max_length`` characters.
+    r"""Convert a value to one line of printable characters.
+
+    A text with more than ``max_length`` characters is shortened.
 
     >>> clean_text("a\n b\x00")
     'a b'
@@ -223,7 +228,10 @@ class Checkpoint:
 
     @property
     def class_name(self) -> str:
-        """Name of the model class, such as BertForSequenceClassification; "" if it is unknown."""
+        """Name of the model class, such as BertForSequenceClassification.
+
+        The name is empty if it is unknown.
+        """
         architectures = self.config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return ""
@@ -231,7 +239,10 @@ class Checkpoint:
 
     @property
     def class_suffix(self) -> str:
-        """The class name's suffix, such as ForSequenceClassification; "" for an unsupported class."""
+        """Suffix of the class name, such as ForSequenceClassification.
+
+        The suffix is empty for an unsupported class.
+        """
         suffixes = (suffix for suffix in TASK_BY_CLASS_SUFFIX if self.class_name.endswith(suffix))
         return next(suffixes, "")
 
@@ -319,7 +330,9 @@ class CardContent:
         recorded_name = self.checkpoint.record.get("dataset")
         if recorded_name is not None:
             return self.add_hub_id(DatasetReference.from_name(str(recorded_name)))
-        return None if self.data_id is None else DatasetReference(self.data_id, self.data_id)
+        if self.data_id is not None:
+            return DatasetReference(self.data_id, self.data_id)
+        return None
 
     @property
     def reads_pairs(self) -> bool:
@@ -358,6 +371,9 @@ def build_metadata(card: CardContent) -> ModelCardData:
     """
     results = build_eval_results(card)
     scores = [result.metric_type for result in results if result.metric_type in SCORE_NAMES]
+    tags = list(CARD_TAGS)
+    if card.audits:
+        tags.append("faithfulness")
     base_model = str(card.checkpoint.record.get("start") or "")
     datasets = [card.trained_on, *(card.add_hub_id(audit.data) for audit in card.audits)]
     hub_ids = [dataset.hub_id for dataset in datasets if dataset is not None and dataset.hub_id]
@@ -365,7 +381,7 @@ def build_metadata(card: CardContent) -> ModelCardData:
         license=card.license,
         library_name="transformers",
         pipeline_tag=get_hub_task(card.checkpoint),
-        tags=[*CARD_TAGS, *(["faithfulness"] if card.audits else [])],
+        tags=tags,
         base_model=base_model if is_hub_id(base_model) else None,
         datasets=list(dict.fromkeys(hub_ids)) or None,
         metrics=list(dict.fromkeys(scores)) or None,
@@ -385,9 +401,10 @@ def build_eval_results(card: CardContent) -> list[EvalResult]:
     Returns:
         The results.
     """
-    results = [*_iterate_score_results(card)]
+    results = list(_iterate_score_results(card))
     for audit in card.audits:
         results += _iterate_audit_results(card, audit)
+    # Results for the same data set and split have the same identifier.
     order = list(dict.fromkeys(result.unique_identifier for result in results))
     return sorted(results, key=lambda result: order.index(result.unique_identifier))
 
@@ -396,7 +413,8 @@ def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
     """Yield the recorded training scores for test and validation texts."""
     record = card.checkpoint.record
     data = card.trained_on or card.add_hub_id(DatasetReference("training data"))
-    metrics, n_texts = record.get("metrics") or {}, record.get("n_texts") or {}
+    metrics = record.get("metrics") or {}
+    n_texts = record.get("n_texts") or {}
     for split in ("test", "validation"):
         for metric, name in SCORE_NAMES.items():
             value = metrics.get(f"{split}_{metric}")

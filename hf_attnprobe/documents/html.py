@@ -121,7 +121,7 @@ def build_security_policy(script: str) -> str:
 
 @cache
 def _load_templates() -> Environment:
-    """Load the HTML templates, with the functions and constants that they use; results are cached."""
+    """Load the HTML templates, with the functions and constants that the templates use."""
     filters = {
         "macro_name": get_macro_name,
         "spans": lambda text: text if isinstance(text, tuple) else (text,),
@@ -154,7 +154,10 @@ def _get_span_type(span: InlineText) -> str:
 
 
 def _find_numeric_columns(table: Table) -> list[bool]:
-    """Check for each column of a table whether it contains a number; such columns are right-aligned."""
+    """Check for each column of a table whether it contains a number.
+
+    Columns with numbers are aligned to the right.
+    """
     n_columns = len(table.head)
     return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(n_columns)]
 

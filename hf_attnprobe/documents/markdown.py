@@ -72,7 +72,7 @@ def render_markdown_blocks(blocks: Iterable[Block], level: int = 2) -> list[str]
 
 @cache
 def _load_templates() -> Environment:
-    """Load the Markdown templates, with the functions that they call; results are cached."""
+    """Load the Markdown templates, with the functions that the templates call."""
     filters = {
         "inline": format_inline,
         "format_cell": format_cell,
@@ -94,8 +94,10 @@ def format_inline(text: InlineText) -> str:
     Args:
         text: the sentence.
     """
+    parts = text if isinstance(text, tuple) else (text,)
     line = ""
-    for span in map(_format_span, text if isinstance(text, tuple) else (text,)):
+    for part in parts:
+        span = _format_span(part)
         # Without a space, two adjacent pieces of code would become one.
         space = " " if line.endswith("`") and span.startswith("`") else ""
         line += f"{space}{span}"
@@ -115,9 +117,8 @@ def _format_span(span: str | Link) -> str:
         case UserText():
             return _escape_user_text(span)
     # Leading and trailing spaces are kept, because they separate the span from its neighbours.
-    return MARKUP_IN_PACKAGE_TEXT.sub(
-        escape_markdown_match, escape_control_characters(re.sub(r"\s+", " ", span))
-    )
+    line = escape_control_characters(re.sub(r"\s+", " ", span))
+    return MARKUP_IN_PACKAGE_TEXT.sub(escape_markdown_match, line)
 
 
 def _escape_user_text(text: str) -> str:
@@ -156,7 +157,10 @@ def _format_table(block: Table) -> str:
 
 
 def _format_table_cell(cell: Cell) -> str:
-    """Format a table cell; texts may contain code, bold words and links."""
+    """Format a table cell as Markdown.
+
+    Texts may contain code, bold words and links.
+    """
     if isinstance(cell, (str, tuple, Link)):
         return format_inline(cell)
     return format_cell(cell)

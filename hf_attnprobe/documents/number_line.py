@@ -81,10 +81,12 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
     start, end = _choose_ends([value, *(ci95 or ()), *marks], line.ends)
 
     def compute_percent(number: float) -> float:
+        """Compute a number's position in percent of the line's length."""
         share = (min(max(number, start), end) - start) / (end - start)
         return round(100 * share, 2)
 
     def position_marks(values: Mapping[str, float]) -> dict[str, float]:
+        """Compute the positions of the values that are on the line, by label."""
         tolerance = 1e-9 * (end - start)
         return {
             f"{name} {format_label(mark)}": compute_percent(mark)
@@ -143,8 +145,11 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
         width = character_width * (len(text) + 1)
         # A label at 0% lies to the right of its position, at 50% around it, at 100% to the left.
         label_start = x - width * x / 100
-        row = next((k for k, row_end in enumerate(row_ends) if row_end <= label_start), None)
-        if row is None:
+        # The label is placed in the first row with enough space.
+        free_rows = [k for k, row_end in enumerate(row_ends) if row_end <= label_start]
+        if free_rows:
+            row = free_rows[0]
+        else:
             row = len(row_ends)
             row_ends.append(0.0)
         row_ends[row] = label_start + width

@@ -150,7 +150,8 @@ def _describe_chart(chart: Chart | HeatMap) -> str:
             f"{reference.name} {format_label(reference.value)}" for reference in chart.references
         ]
         description += f" Reference lines: {', '.join(lines)}."
-    n_missing = sum(not is_drawable(y) for series in chart.series for y in series.y)
+    values = [y for series in chart.series for y in series.y]
+    n_missing = sum(not is_drawable(value) for value in values)
     if n_missing:
         description += f" {n_missing} values are missing or infinite and not drawn."
     return description

@@ -74,7 +74,7 @@ def _render_indented_blocks(blocks: Iterable[Block], width: int, separator: str)
 
 @cache
 def _load_templates() -> Environment:
-    """Load the plain-text templates, with the functions that they call; results are cached."""
+    """Load the plain-text templates, with the functions that the templates call."""
     filters = {
         "wrap": _wrap,
         "definition_list": _format_definition_list,
@@ -98,9 +98,9 @@ def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = 
         prefix: text in front of the sentence.
         hanging_indent: spaces in front of every line except the first.
     """
-    words = " ".join(escape_control_characters(prefix + format_cell(text)).split())
+    line = " ".join(escape_control_characters(prefix + format_cell(text)).split())
     return fill(
-        words,
+        line,
         width,
         subsequent_indent=hanging_indent,
         break_long_words=False,
@@ -119,20 +119,20 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
     label_width = 2 + max(map(len, block.definitions))
     lines = []
     for term, descriptions, _ in block.items():
-        # Only the first description has the term to its left.
-        labels = [escape_line(term), *[""] * (len(descriptions) - 1)]
-        for label, description in zip(labels, descriptions, strict=True):
+        for k, description in enumerate(descriptions):
+            # Only the first description has the term to its left.
+            label = escape_line(term) if k == 0 else ""
             lines.append(_wrap_next_to(label.ljust(label_width), description, width))
     return "\n".join(lines)
 
 
 def _format_score_table(block: ScoreTable, width: int) -> str:
     """Format a score table with the columns name, number and explanation."""
-    indents = ["    " if row.is_part else "  " for row in block.rows]
-    names = [
-        f"{spaces}{escape_line(row.name)}" for spaces, row in zip(indents, block.rows, strict=True)
-    ]
-    numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
+    names, numbers = [], []
+    for row in block.rows:
+        indentation = "    " if row.is_part else "  "
+        names.append(f"{indentation}{escape_line(row.name)}")
+        numbers.append("" if row.number is None else format_cell(row.number))
     name_width = 2 + max(map(len, names))
     number_width = 2 + max(map(len, numbers))
     lines = []
@@ -163,15 +163,15 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
 
     Numbers are never wrapped. Texts are wrapped at spaces, and the widest column is wrapped first.
     """
-    # At its minimum width, a column fits its numbers and single words; at its maximum, all its cells.
+    # A column with its minimum width fits numbers and single words. A column with its maximum width
+    # fits whole cells.
     min_widths, max_widths = [], []
     for k, name in enumerate(table.head):
         cells = [_build_rich_text(name), *(_build_rich_text(row[k]) for row in table.rows)]
         numbers = [_build_rich_text(row[k]) for row in table.rows if is_numeric_cell(row[k])]
-        words = [
-            Text(word[:MAX_UNBROKEN_WORD_LENGTH]) for cell in cells for word in cell.plain.split()
-        ]
-        min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words))]))
+        words = [word for cell in cells for word in cell.plain.split()]
+        words_or_parts = [Text(word[:MAX_UNBROKEN_WORD_LENGTH]) for word in words]
+        min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words_or_parts))]))
         max_widths.append(max(cell.cell_len for cell in cells))
     # Two spaces separate neighbouring columns.
     available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong, UserText
 from hf_attnprobe.plots.highlighted_text import (
@@ -86,6 +85,7 @@ def escape_invisible(text: str) -> str:
     Args:
         text: any text; markup that is already escaped is returned unchanged.
     """
+    # Markup that is already escaped has this method.
     if hasattr(text, "__html__"):
         return text
     return INVISIBLE_CHARACTERS.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
@@ -133,7 +133,7 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
 
 
 def describe_attention_share(text: HighlightedText) -> list[str]:
-    """Describe in notes which attention is displayed, and how much of it is on the displayed tokens.
+    """Return notes on which attention is displayed, and how much is on the displayed tokens.
 
     Args:
         text: the text with its scores.
@@ -208,31 +208,34 @@ class ShadedRanking:
 
 
 def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Select the texts that fit on a page; the first text is always selected.
+    """Select the texts that fit on a page.
+
+    The first text is always selected.
 
     Args:
         texts: the texts in display order.
     """
-    # Number of tokens in all texts up to and including each text.
-    total_sizes = accumulate(len(text.tokens) for text in texts)
-    return [
-        text
-        for k, (text, total_size) in enumerate(zip(texts, total_sizes, strict=True))
-        if k == 0 or total_size <= MAX_PAGE_TOKENS
-    ]
+    fitting_texts = []
+    n_tokens = 0
+    for k, text in enumerate(texts):
+        n_tokens += len(text.tokens)
+        if k == 0 or n_tokens <= MAX_PAGE_TOKENS:
+            fitting_texts.append(text)
+    return fitting_texts
 
 
 def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
-    """List the rankings for which any text has scores; rankings with a title come first.
+    """List the rankings for which any text has scores.
+
+    Rankings with a title come first.
 
     Args:
         texts: texts with their scores.
     """
     names = dict.fromkeys(name for text in texts for name in text.scores)
-    return [
-        *(name for name in RANKING_TITLES if name in names),
-        *(name for name in names if name not in RANKING_TITLES),
-    ]
+    names_with_title = [name for name in RANKING_TITLES if name in names]
+    names_without_title = [name for name in names if name not in RANKING_TITLES]
+    return names_with_title + names_without_title
 
 
 def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
@@ -305,7 +308,9 @@ def _shade_tokens(
 
 
 def _compute_shade(score: float, largest: float) -> int:
-    """Compute the shade of a token, from 0 (no shade) to 9, in proportion to its absolute score.
+    """Compute the shade of a token from its score.
+
+    The shade is a number from 0 (no shade) to 9, in proportion to the absolute score.
 
     Args:
         score: the token's score; NaN gets no shade.

@@ -167,7 +167,9 @@ def is_drawable(value: object) -> bool:
 
 
 def format_label(value: object) -> str:
-    """Format a number with about three digits as a label; other values are converted to text.
+    """Format a value as a label.
+
+    Numbers are printed with about three digits. Other values are converted to text.
 
     >>> format_label(0.123456), format_label(-2.0), format_label(1234567.0), format_label("max")
     ('0.123', '−2', '1.23e+06', 'max')
@@ -181,8 +183,10 @@ def format_label(value: object) -> str:
     if math.isnan(value):
         return "–"
     magnitude = abs(value)
-    if magnitude and (magnitude < 5e-4 or magnitude >= 1e6):
+    if 0 < magnitude < 5e-4 or magnitude >= 1e6:
         text = f"{value:.3g}"
+    elif magnitude >= 1e3:
+        text = f"{value:.0f}"
     else:
-        text = f"{value:z.3f}".rstrip("0").rstrip(".") if magnitude < 1e3 else f"{value:.0f}"
+        text = f"{value:z.3f}".rstrip("0").rstrip(".")
     return text.replace("-", "−")

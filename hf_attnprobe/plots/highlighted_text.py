@@ -97,10 +97,13 @@ class HighlightedText:
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
-        lengths = {*map(len, self.scores.values()), len(self.segments) or n_units}
+        has_valid_scores = all(len(scores) == n_units for scores in self.scores.values())
+        has_valid_segments = len(self.segments) in (0, n_units)
+        has_valid_surroundings = len(self.around) in (0, n_units + 1)
+        has_valid_lengths = has_valid_scores and has_valid_segments and has_valid_surroundings
         positions = {*self.glued, *self.unknown, *(self.matters or ())}
-        has_valid_lengths = lengths == {n_units} and len(self.around) in (0, n_units + 1)
-        if not has_valid_lengths or not positions <= {*range(n_units)}:
+        has_valid_positions = positions <= set(range(n_units))
+        if not has_valid_lengths or not has_valid_positions:
             raise ValueError(
                 f"text {self.example_id} has {n_units} tokens. Pass one score per token for each "
                 f"ranking, and only positions from 0 to {n_units - 1}."
@@ -114,13 +117,11 @@ class HighlightedText:
     @property
     def units(self) -> list[dict[str, str | float]]:
         """One dictionary per unit, with its text and its score in each ranking."""
-        return [
-            {
-                "text": token,
-                **{name: scores[k] for name, scores in self.scores.items()},
-            }
-            for k, token in enumerate(self.tokens)
-        ]
+        units: list[dict[str, str | float]] = []
+        for k, token in enumerate(self.tokens):
+            scores_of_unit = {name: scores[k] for name, scores in self.scores.items()}
+            units.append({"text": token, **scores_of_unit})
+        return units
 
     @property
     def importance_summary(self) -> str:
@@ -128,7 +129,8 @@ class HighlightedText:
 
         Empty if the text is not a prompt, or if leave-one-out was not measured.
         """
-        losses, weights = self.scores.get("leave_one_out"), self.scores.get("attention")
+        losses = self.scores.get("leave_one_out")
+        weights = self.scores.get("attention")
         if not (self.unit and losses and weights):
             return ""
         most_important = _index_of_largest(losses)
@@ -173,7 +175,10 @@ class HighlightedText:
         return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
 
     def __str__(self) -> str:
-        """Return a prompt as a table of its units; any other text as its fields."""
+        """Return a prompt as a table of its units.
+
+        Any other text is printed as its fields.
+        """
         if not self.importance_summary:
             return repr(self)
         names = [name for name in PRINTED_COLUMNS if name in self.scores]
@@ -238,7 +243,9 @@ Larger factors are printed as "over 1,000 times less likely".
 
 
 def _describe_loss(loss: float) -> str:
-    """Describe how much less likely an answer is after a decrease of its log-probability, in nats.
+    """Describe how much less likely an answer is if its log-probability decreases.
+
+    The decrease is in nats.
 
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
@@ -282,7 +289,8 @@ def split_tokenizer_markers(
     tokens, glued = [], []
     for k, piece in enumerate(pieces):
         continues_word = len(piece) > 2 and piece.startswith("##")
-        if continues_word or (marks_word_starts and not piece.startswith(word_start_markers)):
+        lacks_start_marker = marks_word_starts and not piece.startswith(word_start_markers)
+        if continues_word or lacks_start_marker:
             glued.append(k)
         stripped_piece = piece[2:] if continues_word else piece.lstrip("Ġ▁")
         tokens.append(stripped_piece or piece)

@@ -226,6 +226,7 @@ def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> byte
         The file's content.
     """
     stream = io.BytesIO()
+    # A new canvas attaches itself to the figure, which needs one to be saved.
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE | VECTOR_FILE_STYLE | {"svg.hashsalt": salt}):
         figure.savefig(stream, format=kind, metadata=UNDATED_METADATA[kind], dpi=300)
@@ -296,11 +297,15 @@ def draw_by_key(
         raise AttnProbeError(
             f"this report has no figure {kind!r}. Choose one of {', '.join(charts_by_key)}.{hint}"
         )
-    return draw(charts_by_key[kind or next(iter(charts_by_key))], ax, title=True)
+    first_key = next(iter(charts_by_key))
+    return draw(charts_by_key[kind or first_key], ax, title=True)
 
 
 def _disable_math(ax: Axes) -> None:
-    """Print dollar signs literally instead of as formulas, because class names may contain them."""
+    """Print dollar signs in labels as characters.
+
+    Matplotlib would otherwise print class names with dollar signs as formulas.
+    """
     texts = [ax.title, ax.xaxis.label, ax.yaxis.label]
     texts += [*ax.get_xticklabels(), *ax.get_yticklabels()]
     for text in texts:
@@ -329,7 +334,7 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
 
 
 def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
-    """Draw a chart's series and reference values, its axes and its legend."""
+    """Draw the series, reference values, axes and legend of a chart."""
     draw_series = {
         "histogram": _draw_histogram,
         "dots": _draw_dots,
@@ -340,19 +345,23 @@ def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
     handles += [_draw_reference(chart, k, ax) for k in range(len(chart.references))]
     _format_axes(chart, ax)
     _add_legend(chart, ax, handles, title)
-    if not any(is_drawable(y) for series in chart.series for y in series.y):
+    values = [y for series in chart.series for y in series.y]
+    if not any(is_drawable(value) for value in values):
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
 
 
 def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw a histogram per series; outlines with different fill patterns can overlap."""
+    """Draw a histogram for each series.
+
+    The histograms are outlines with different fill patterns, so that they can overlap.
+    """
     for k, series in enumerate(chart.series):
-        # `x` are the lower edges of the bins, so the upper edge of the last bin is missing. A
-        # series without bins begins at 0.
-        last_edge = float((0.0, *series.x)[-1])
+        # The series contains the lower edges of the bins, so the upper edge of the last bin is added.
+        last_lower_edge = float(series.x[-1]) if series.x else 0.0
+        last_upper_edge = last_lower_edge + (chart.bin_width or 1.0)
         yield ax.stairs(
             np.nan_to_num(_make_array(series.y)),
-            [*_make_array(series.x), last_edge + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
+            [*_make_array(series.x), last_upper_edge],  # type: ignore[arg-type]
             fill=True,
             facecolor="none",
             edgecolor=COLOURS[k % len(COLOURS)],
@@ -383,10 +392,14 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _compute_error_bars(series: Series) -> np.ndarray | None:
-    """Compute error bar lengths below and above the values, [2, values]; None without error bars."""
+    """Compute the lengths of the error bars below and above the values.
+
+    Returns:
+        Lengths [2, values], with 0 for missing error bars; None if the series has no error bars.
+    """
     if not series.low:
         return None
-    y, low, high = map(_make_array, (series.y, series.low, series.high))
+    y, low, high = _make_array(series.y), _make_array(series.low), _make_array(series.high)
     lengths = np.stack([y - low, high - y])
     return np.where(np.isnan(lengths), 0, lengths).clip(0)
 
@@ -429,11 +442,12 @@ def select_marker_positions(chart: Chart, k: int) -> slice:
         Slice of point indices, as matplotlib's ``markevery`` expects.
     """
     step = max(1, len(chart.series[k].x) // 6)
-    return slice(k * step // len(chart.series), None, step)
+    first_point = k * step // len(chart.series)
+    return slice(first_point, None, step)
 
 
 def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw each series as single points, or as points connected by a line in front of the others.
+    """Draw each series as single points, or as points that are connected by a line.
 
     In a series with many points, the markers are small and pale.
     """
@@ -514,9 +528,9 @@ def _add_margin(span: tuple[float, float]) -> tuple[float, float]:
 
 
 def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
-    """Add a legend above the axes; its first line is the chart's title.
+    """Add a legend above the axes, with the chart's title as its first line.
 
-    A legend inside the axes could hide data. A chart with a single series needs no entries.
+    A legend inside the axes could hide data. A chart with a single series has no legend entries.
     """
     names = [
         *(series.name for series in chart.series),
@@ -572,7 +586,10 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
 
 
 def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
-    """Choose the colour scale of a heat map: two colours around its centre, or one colour from 0.
+    """Choose the colour scale of a heat map.
+
+    A map with a centre has two colours, for numbers below and above the centre. Other maps have one
+    colour.
 
     Args:
         chart: the heat map.
@@ -583,12 +600,12 @@ def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]
     """
     measured_values = values[~np.isnan(values)]
     if chart.centre is None:
+        low = float(measured_values.min(initial=0.0))
         high = float(measured_values.max(initial=MIN_COLOUR_SCALE_END))
-        return Normalize(min(0.0, float(measured_values.min(initial=0.0))), high), "Blues"
+        return Normalize(low, high), "Blues"
     half_range = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_SCALE_END))
-    return TwoSlopeNorm(
-        chart.centre, chart.centre - half_range, chart.centre + half_range
-    ), "PuOr_r"
+    low, high = chart.centre - half_range, chart.centre + half_range
+    return TwoSlopeNorm(chart.centre, low, high), "PuOr_r"
 
 
 def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
@@ -637,7 +654,9 @@ def list_categories(chart: Chart) -> list[str]:
     Args:
         chart: a chart whose x values are category names.
     """
-    return list(dict.fromkeys(str(x) for series in chart.series for x in series.x))
+    names = [str(x) for series in chart.series for x in series.x]
+    # The keys of a dictionary contain each name once.
+    return list(dict.fromkeys(names))
 
 
 def _wrap(text: str, width: int = MAX_LEGEND_WIDTH) -> str:

@@ -52,7 +52,7 @@ Matplotlib draws no bar if the ends are NaN.
 
 
 class TextGroup(NamedTuple):
-    """A group of texts that is drawn as one series, such as all texts predicted positive.
+    """A group of texts that a chart draws as one series, such as all texts predicted positive.
 
     Attributes:
         name: the group's name in legends.
@@ -72,7 +72,7 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteEvidence(Evidence):
-    """Statistics for all texts at one site, also grouped by predicted class.
+    """Statistics of one head, or of all heads together, for all texts and by predicted class.
 
     Attributes:
         groups: one group per predicted class; a single group if there are too many classes.
@@ -100,8 +100,12 @@ class SiteEvidence(Evidence):
             Full statistic names such as "regret@attention", by ranking.
         """
         names = [name for name in self.texts if name.startswith(f"{family}@")]
-        by_ranking = {name.partition("@")[2]: name for name in sorted(names, key=get_sort_key)}
-        return {key: name for key, name in by_ranking.items() if not key.startswith("random_")}
+        names_by_ranking = {}
+        for name in sorted(names, key=get_sort_key):
+            ranking = name.partition("@")[2]
+            if not ranking.startswith("random_"):
+                names_by_ranking[ranking] = name
+        return names_by_ranking
 
 
 def build_site_evidence(
@@ -111,7 +115,7 @@ def build_site_evidence(
     site: tuple[int, int],
     words: Wording,
 ) -> SiteEvidence:
-    """Select one site's statistics from an audit's rows.
+    """Select the statistics of one head, or of all heads together, from an audit's rows.
 
     Args:
         rows: the audit's rows.
@@ -122,14 +126,18 @@ def build_site_evidence(
     texts = select_site_texts(rows, site).select_covered_statistics(MIN_DISPLAYED_TEXTS)
     all_texts = Evidence(texts, words=words)
     groups = tuple(_split_by_prediction(all_texts, select_predictions(rows), classes))
-    groups = groups or (TextGroup("all texts", None, all_texts),)
+    if not groups:
+        groups = (TextGroup("all texts", None, all_texts),)
     return SiteEvidence(**vars(all_texts), groups=groups)
 
 
 def _split_by_prediction(
     evidence: Evidence, predictions: Texts, classes: Sequence[str]
 ) -> Iterator[TextGroup]:
-    """Yield a group for each predicted class; yield nothing if there are too many classes."""
+    """Yield a group of texts for each predicted class.
+
+    If there are too many classes, nothing is yielded.
+    """
     predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
     indices = sorted(int(k) for k in pd.unique(predicted) if not np.isnan(k))
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
@@ -146,7 +154,7 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
     """Return a legend text that states whether the adversarial distances are exact maxima.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         "exact", "found" (lower bounds from a search), or a mixture of both.
@@ -191,10 +199,10 @@ def build_median_series(name: str, values: Iterable[tuple[str, np.ndarray]]) -> 
         name: the series' name in the legend.
         values: pairs of a category name and its values, [texts].
     """
-    points = [
-        (category, *compute_quantiles(texts), int((~np.isnan(texts)).sum()))
-        for category, texts in values
-    ]
+    points = []
+    for category, category_values in values:
+        n_texts = int((~np.isnan(category_values)).sum())
+        points.append((category, *compute_quantiles(category_values), n_texts))
     x, low, medians, high, sizes = zip(*points, strict=True)
     return Series(name, x, medians, low, high, sizes)
 
@@ -237,7 +245,7 @@ def build_audit_charts(
     site: tuple[int, int],
     words: Wording = CLASS_WORDING,
 ) -> tuple[Chart, ...]:
-    """Build an audit's charts for one site.
+    """Build the charts of an audit for one head, or for all heads together.
 
     Args:
         rows: the audit's rows.
@@ -254,9 +262,10 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
     """Build all charts for which there are statistics.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
     """
-    smallest_epsilon = next(iter(select_epsilons(evidence)), "")
+    epsilons = select_epsilons(evidence)
+    smallest_epsilon = epsilons[0] if epsilons else ""
     comprehensiveness, sufficiency, plausibility = (
         build_ranking_chart(evidence, spec) for spec in RANKING_CHARTS
     )
@@ -277,10 +286,10 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
 
 def _prefix_question_name(chart: Chart) -> Chart:
     """Put the name of the chart's question at the beginning of its title."""
-    title = f"{chart.title[:1].lower()}{chart.title[1:]}"
+    title_in_lower_case = f"{chart.title[:1].lower()}{chart.title[1:]}"
     for question in ALL_QUESTIONS.values():
         if chart.key in question.charts:
-            return replace(chart, title=f"{question.name}: {title}")
+            return replace(chart, title=f"{question.name}: {title_in_lower_case}")
     return chart
 
 
@@ -329,7 +338,7 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     """Build a histogram of rank correlations (Kendall's τ-b) between attention and importance.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         measure: importance measure, ``leave_one_out`` or ``gradient``.
 
     Returns:
@@ -429,12 +438,12 @@ def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
     The texts are grouped into bins by their largest attention weight.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if shuffling was not tested.
     """
-    if not {"median_tvd", "max_attention"} <= set(evidence.values):
+    if "median_tvd" not in evidence or "max_attention" not in evidence:
         return None
     words = evidence.words
     return replace(
@@ -457,7 +466,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
     The texts are grouped into bins by their largest attention weight.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         epsilon: allowed output change ε, written as in statistic names, such as "0.01".
 
     Returns:
@@ -502,11 +511,12 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
     """Build a series for each group of texts, with the median in each bin of the largest weight."""
-    return [
-        build_median_series(group.name, _group_by_max_weight(group.values, column).items())
-        for group in evidence.groups
-        if len(group.values)
-    ]
+    series = []
+    for group in evidence.groups:
+        if len(group.values):
+            bins = _group_by_max_weight(group.values, column)
+            series.append(build_median_series(group.name, bins.items()))
+    return series
 
 
 def _describe_bins(
@@ -517,7 +527,17 @@ def _describe_bins(
     *,
     bound: str = "",
 ) -> tuple[str, ...]:
-    """Return sentences about the medians in the lowest and the highest bin with texts."""
+    """Describe the median of a statistic in the first and the last bin of the largest weight.
+
+    The texts are grouped into bins by their largest attention weight.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        column: name of the statistic whose medians are compared.
+        beginning: words before the numbers.
+        explanation: sentence on how to interpret the numbers; empty if there is none.
+        bound: words before each number, such as "at least ".
+    """
     bins = _group_by_max_weight(evidence.values, column)
     filled_bins = [name for name, values in bins.items() if len(values)]
     # If only one bin contains texts, it is described once.
@@ -596,7 +616,7 @@ def select_epsilons(evidence: SiteEvidence) -> list[str]:
     the papers are preferred. If none of them was tested, the three smallest values are selected.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The values written as in statistic names, such as "0.01".
@@ -615,7 +635,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     upper bounds if they differ. Another line shows the most distant attention with any output.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if the distances were not measured.
@@ -644,7 +664,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
 def _build_distance_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
     """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
-    # For each distance on the grid, searchsorted counts the texts with a smaller value.
+    # For each distance, searchsorted counts the texts with a smaller value.
     n_reaching = len(values) - np.searchsorted(values, DISTANCE_AXIS - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
     return Series(name, tuple(DISTANCE_AXIS.tolist()), tuple(shares.tolist()))
@@ -720,7 +740,7 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     between the two output changes. The chart contains single texts and binned medians.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if erasure was not tested.
@@ -770,7 +790,7 @@ def _build_binned_medians(delta_attention: np.ndarray, delta_js: np.ndarray) -> 
 
 
 def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tuple[str, ...]:
-    """Describe how much more the output changes without the largest weight than without another.
+    """Describe how the effect of the largest attention weight differs from that of another weight.
 
     Args:
         delta_attention: difference between the two weights, [texts].
@@ -780,8 +800,8 @@ def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tupl
     sentences = [
         "Without the largest weight, the output changes by a median of "
         f"{np.median(delta_js):.3f} nats more than without another weight drawn at random "
-        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
-        "these texts, the other weight changes the output more."
+        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In "
+        f"{negative_share:.0%} of these texts, the other weight changes the output more."
     ]
     selected_delta_js = delta_js[delta_attention >= 0.5]
     if len(selected_delta_js):
@@ -849,12 +869,12 @@ Each audit adds its sentences and values.
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
     """Build a chart of how many tokens each ranking erases before the decision flips.
 
-    All rankings are compared on the same texts: texts that some token set flips or, if this is
-    unknown, texts that some tested ranking flips. A ranking that never flips a text counts as
-    erasing all tokens.
+    All rankings are compared on the same texts, whose decision flips if some set of tokens is
+    erased. If this is unknown, the decision must flip in the order of some tested ranking. A ranking
+    that never flips the decision counts as erasing all tokens.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if erasure was not tested.
@@ -893,14 +913,20 @@ def _compute_minimum(
     if SMALLEST_SET_STATISTIC in evidence:
         return SMALLEST_SET_LABEL, evidence.values.get_values(SMALLEST_SET_STATISTIC)
     names = [name for key, name in statistics_by_ranking.items() if key != "random"]
-    names = names or list(statistics_by_ranking.values())
-    return BEST_RANKING_LABEL, reduce(np.fmin, map(evidence.values.get_values, names))
+    if not names:
+        names = list(statistics_by_ranking.values())
+    values = [evidence.values.get_values(name) for name in names]
+    # The function fmin ignores NaN if the other number is known.
+    return BEST_RANKING_LABEL, reduce(np.fmin, values)
 
 
 def _describe_flips(
     evidence: SiteEvidence, minimum_name: str, minimum: np.ndarray
 ) -> tuple[str, ...]:
-    """Return sentences that compare attention, a random order, and the minimum."""
+    """Return sentences on how many tokens are erased before the decision flips.
+
+    They compare the order by attention, a random order, and the smallest number of tokens.
+    """
     clauses = []
     for key, order in ERASURE_ORDER_NAMES.items():
         mean = evidence.estimate_mean(f"fraction_to_flip@{key}")
@@ -912,7 +938,7 @@ def _describe_flips(
     n_texts = max(n_with_tested_sets, n_with_tested_orders) or len(evidence.values)
     cause = "some set" if minimum_name == SMALLEST_SET_LABEL else "some tested order"
     sentences = [
-        f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}; the "
+        f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}. The "
         f"{minimum_name} needs {np.nanmean(minimum):.2f} (means over the {n_flipped} of {n_texts} "
         f"texts that {cause} flips; the chart shows medians)."
     ]
@@ -1004,7 +1030,7 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
     """Build a chart that compares rankings with each other and with a random order.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         spec: chart description.
 
     Returns:
@@ -1033,7 +1059,10 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
 def _describe_ranking(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str], spec: RankingChartSpec
 ) -> tuple[str, ...]:
-    """Return sentences that compare the ranking by attention with a random order."""
+    """Return sentences that compare the ranking by attention with a random order.
+
+    If there is no ranking by attention, the first other ranking is described.
+    """
     preferred_keys = ["attention", "mean_attention", *statistics_by_ranking]
     key = next(key for key in preferred_keys if key in statistics_by_ranking)
     mean = evidence.estimate_mean(statistics_by_ranking[key])

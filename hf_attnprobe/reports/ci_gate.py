@@ -45,7 +45,9 @@ class FailureCondition:
     limit: float = 0.0
 
     def explain_failure(self, report: AuditResult) -> str:
-        """Return why a report fails because of this condition; the text is empty if it passes.
+        """Return the reason why a report fails because of this condition.
+
+        The text is empty if the report passes.
 
         Args:
             report: the audit's result.
@@ -82,7 +84,8 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
         if text in ANSWER_NAMES:
             conditions.append(FailureCondition(text, answer=text))
         elif match is not None and match[1] in COMPARABLE_SCORES:
-            conditions.append(FailureCondition(text, "", match[1], match[2], float(match[3])))
+            question, sign, limit = match[1], match[2], float(match[3])
+            conditions.append(FailureCondition(text, "", question, sign, limit))
         else:
             raise AttnProbeError(
                 f"--fail-on got {text!r}, expected an answer or a score with a limit such as "
@@ -93,7 +96,9 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
 
 
 def list_failures(report: AuditResult, conditions: Sequence[FailureCondition]) -> list[str]:
-    """Return the reasons why a report fails; the list is empty if it passes.
+    """Return the reasons why a report fails.
+
+    The list is empty if the report passes.
 
     Args:
         report: the audit's result.

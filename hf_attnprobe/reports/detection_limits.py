@@ -70,16 +70,16 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
         A note for each head.
     """
     rule = DetectionRule(RULES["effect"].yes, n_heads)
-    limits = {
-        head: _format_limit(head_rows, n, seed, rule) for head, head_rows in rows.groupby("head")
-    }
-    return [
-        f"Detection limit: effects of known size were planted in head {head} of a copy of this model. "
-        f"An audit of {n} texts finds in 95% of draws that the head has an effect if it changes "
-        f"{limit} of the probability or more. It may miss smaller effects."
-        for head, limit in limits.items()
-        if limit
-    ]
+    notes = []
+    for head, head_rows in rows.groupby("head"):
+        limit = _format_limit(head_rows, n, seed, rule)
+        if limit:
+            notes.append(
+                f"Detection limit: effects of known size were planted in head {head} of a copy of this "
+                f"model. An audit of {n} texts finds in 95% of draws that the head has an effect if it "
+                f"changes {limit} of the probability or more. It may miss smaller effects."
+            )
+    return notes
 
 
 def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
@@ -122,14 +122,16 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
     """Format a head's smallest detectable effect with its interval.
 
-    The result is empty if fewer than two texts were measured with every size of planted effect.
+    The size of a planted effect is called its dose. The result is empty if fewer than two texts were
+    measured with every dose.
     """
     values = pivot_by_dose(rows, EFFECT_STATISTIC)
     n_texts = values.shape[1]
     if n_texts < 2:
         return ""
     effects, _ = compute_dose_effects(rows, 1)
-    limit = interpolate_effect(effects, estimate_detection_limit(values, n, seed, rule))
+    detectable_dose = estimate_detection_limit(values, n, seed, rule)
+    limit = interpolate_effect(effects, detectable_dose)
     size = markdown.format_interval(limit.effect, limit.interval, digits=3)
     if limit.interval is None:
         return f"more than {size}, the largest planted effect,"

@@ -65,7 +65,9 @@ def log_metrics(
     page: DocumentedResult,
     step: int | None,
 ) -> None:
-    """Log metrics to an experiment tracker, together with the report if the tracker supports files.
+    """Log metrics to an experiment tracker.
+
+    The report is logged too if the tracker can store it.
 
     Args:
         tracker: name of a supported package, or a function that logs a dictionary.

@@ -153,16 +153,17 @@ def describe_source_hits(report: AuditResult) -> str | None:
     if source is None or source.n < MIN_DISPLAYED_TEXTS:
         return None
     counts = {name: share * source.n for name, share in source.yardsticks.items()}
-    best_baseline = max(UNIT_BASELINES, key=counts.__getitem__)
+    best_baseline = max(UNIT_BASELINES, key=lambda name: counts[name])
     unit = report.words.units.removesuffix("s")
-    baselines = ", ".join(
-        f"{UNIT_BASELINES[name].format(unit=unit)} {counts[name]:.0f}"
-        for name in dict.fromkeys(["chance", "longest", best_baseline])
-    )
+    # The keys of a dictionary contain each baseline once.
+    baselines = dict.fromkeys(["chance", "longest", best_baseline])
+    baseline_counts = [
+        f"{UNIT_BASELINES[name].format(unit=unit)} {counts[name]:.0f}" for name in baselines
+    ]
     prompts = report.words.format_text_count(source.n)
     return (
         f"In {counts['found']:.0f} of {prompts}, attention is highest on the {unit} that the answer "
-        f"depends on. {baselines}."
+        f"depends on. {', '.join(baseline_counts)}."
     )
 
 
@@ -222,14 +223,14 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     if has_stopped_early(stopping) and n_reachable <= stopping["n_texts"]:
         n_texts = stopping["n_texts"]
         progress = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        advice = f"{RESUME_NOTE}; {progress:.1%} is done."
+        advice = f"{RESUME_NOTE}. {progress:.1%} is done."
         if n_needed > n_texts:
             advice += f" Even all {n_texts:,} {texts} of this audit may leave the answer open."
         return advice
     if _describe_shares(report.provenance.get("share")):
-        return "Some shares are missing; join all of them with attnprobe report."
+        return "Some shares are missing. Join all of them with attnprobe report."
     if not has_unused_texts:
-        return f"This audit used all available {texts}; add more of them."
+        return f"This audit used all available {texts}. Add more of them."
     return _build_command(report, test_limit=n_needed, time=None)
 
 
@@ -237,13 +238,13 @@ def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
     """Return this audit's command with changed arguments, or advice if the command is unknown."""
     if is_repeatable(report.provenance):
         return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
-    values = {
-        name: " ".join(value) if isinstance(value, Mapping) else value
-        for name, value in changes.items()
-        if value is not None
-    }
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
-    return f"Run the audit again with {flags}."
+    flags = []
+    for name, value in changes.items():
+        if value is not None:
+            # The tests are a mapping, of which the command line lists the names.
+            printed_value = " ".join(value) if isinstance(value, Mapping) else value
+            flags.append(f"--{name.replace('_', '-')} {printed_value}")
+    return f"Run the audit again with {' '.join(flags)}."
 
 
 # --- the numbers ---------------------------------------------------------------------------------
@@ -392,7 +393,10 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
     statistics = index_by_site(report.statistics, name)
     if ALL_ATTENTION_SITE in statistics:
         return statistics[ALL_ATTENTION_SITE]
-    return next(iter(statistics.values())) if len(statistics) == 1 else None
+    if len(statistics) == 1:
+        (only_statistic,) = statistics.values()
+        return only_statistic
+    return None
 
 
 RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
@@ -446,9 +450,10 @@ def _describe_time_limit(report: AuditResult) -> str:
     if not has_stopped_early(stopping):
         return ""
     answered = index_by_rule(report.findings)
+    questions = conclude(report.findings).question_set.questions
     unanswered = [
         key
-        for key, question in conclude(report.findings).question_set.questions.items()
+        for key, question in questions.items()
         if key not in answered and question.test in report.provenance["tests"]
     ]
     missing = f", before {join_rule_names(unanswered)}" if unanswered else ""
@@ -499,7 +504,7 @@ def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
         )
     correctness = [text.correct for text in report.examples if text.correct is not None]
     if not correctness:
-        return "the answers are its own; it is not known which are right"
+        return "the answers are its own, but it is not known which are right"
     return f"the answers are its own, {correctness.count(True)} of {len(correctness)} right"
 
 
@@ -544,15 +549,14 @@ def build_rankings_table(report: AuditResult) -> Table | None:
         return None
     explained = evidence.explained_evidence
     ranking_names = {"attention": "attention", **COMPARED_RANKINGS}
-    scores = {
-        key: compute_faithfulness(explained.texts, key, explained.parts).score
-        for key in ranking_names
-    }
-    known_scores = {
-        key: score for key, score in scores.items() if (score.n or 0) >= MIN_DISPLAYED_TEXTS
-    }
+    scores = {}
+    for key, ranking_name in ranking_names.items():
+        score = compute_faithfulness(explained.texts, key, explained.parts).score
+        if (score.n or 0) >= MIN_DISPLAYED_TEXTS:
+            scores[ranking_name] = score
+    scores_from_best = sorted(scores.items(), key=lambda item: -item[1].value)
     rows: list[list[Cell]] = [
-        [ranking_names[key], FormattedNumber(score.value, score.ci95, digits=2)]
-        for key, score in sorted(known_scores.items(), key=lambda item: -item[1].value)
+        [ranking_name, FormattedNumber(score.value, score.ci95, digits=2)]
+        for ranking_name, score in scores_from_best
     ]
     return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None

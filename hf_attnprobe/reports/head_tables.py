@@ -71,18 +71,20 @@ def format_head_in_words(site: LayerHead) -> str:
 
 
 def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, Statistic]:
-    """Select one statistic over all texts and index it by site.
+    """Select one statistic over all texts, and return it for each head and group of heads.
 
     Args:
         statistics: the audit's statistics.
         name: the statistic's name, such as "median_tvd".
 
     Returns:
-        The statistic for each head and group of heads that has it.
+        Maps a site (layer and head, or the indices of a group) to the statistic.
     """
-    return {
-        s.site: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n
-    }
+    by_site = {}
+    for s in statistics:
+        if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n:
+            by_site[s.site] = s
+    return by_site
 
 
 def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, float]:
@@ -201,7 +203,7 @@ def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str
 
 
 def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
-    """Check whether all of a confidence interval is at or above a rule's lowest threshold.
+    """Check whether a whole confidence interval is at or above the lowest threshold of a rule.
 
     Args:
         estimate: a number with its interval; without interval, the result is False.
@@ -211,7 +213,10 @@ def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
 
 
 def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
-    """Return a sentence that counts the tested heads; empty if all heads were tested."""
+    """Return a sentence that counts the tested heads.
+
+    The sentence is empty if all heads were tested.
+    """
     n_heads = len(list_heads(report.statistics))
     if n_heads <= n_tested:
         return ""
@@ -307,7 +312,9 @@ def build_head_map(
     centre: float | None = None,
     threshold: float | None = None,
 ) -> HeatMap:
-    """Build a heat map with one number per head; heads without a number get empty cells.
+    """Build a heat map with one number per head.
+
+    Heads without a number get empty cells.
 
     Args:
         key: the map's key in ``report.plot``.
@@ -325,6 +332,7 @@ def build_head_map(
     cells = [[numbers.get((layer, head), missing) for head in heads] for layer in layers]
 
     def build_grid(get_value: Callable[[Estimate], float]) -> Grid:
+        """Return one number for each cell."""
         return tuple(tuple(map(get_value, row)) for row in cells)
 
     has_intervals = any(estimate.ci95 for estimate in numbers.values())
@@ -374,7 +382,9 @@ MAX_LISTED_PARTS = 20
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
-    """Build a table of how much editing attention changes each part of a prediction, such as a label.
+    """Build a table of how much an edit of attention changes each part of a prediction.
+
+    A part is, for example, one label.
 
     Args:
         statistics: the audit's statistics.
@@ -386,19 +396,21 @@ def build_parts_section(statistics: Sequence[Statistic]) -> Section:
     columns: dict[str, dict[str, Statistic]] = {}
     for s in statistics:
         is_all_attention = s.site == ALL_ATTENTION_SITE or not has_many_heads
+        is_over_all_texts = s.group == ALL_TEXTS_GROUP and s.n
         family, _, part = s.statistic.partition("@")
-        if s.n and is_all_attention and family in PART_COLUMN_TITLES and s.group == ALL_TEXTS_GROUP:
+        if is_over_all_texts and is_all_attention and family in PART_COLUMN_TITLES:
             columns.setdefault(family, {})[part] = s
     parts = list(dict.fromkeys(chain.from_iterable(columns.values())))
+    # The parts that change most come first.
     parts.sort(key=lambda part: -max(column[part].mean for column in columns.values()))
-    rows = [
-        [part, *(column.get(part) for column in columns.values())]
-        for part in parts[:MAX_LISTED_PARTS]
-    ]
+    rows = []
+    for part in parts[:MAX_LISTED_PARTS]:
+        changes = [column.get(part) for column in columns.values()]
+        rows.append([part, *changes])
     n_omitted = len(parts) - len(rows)
     omission = f" summary.json has {n_omitted} more." if n_omitted else ""
     note = (
-        "Total variation distance of each part, from 0 to 1; the parts that change most come "
+        "Total variation distance of each part, from 0 to 1. The parts that change most come "
         f"first.{omission}"
     )
     title = "Change of each part of the prediction when all attention is edited"
@@ -424,7 +436,8 @@ def format_site(site: LayerHead, head_sets: Sequence[str]) -> str:
     if site == ALL_ATTENTION_SITE:
         return "all attention"
     if layer == HEAD_SET_INDEX:
-        return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
+        has_name = head < len(head_sets)
+        return f"heads {head_sets[head]}" if has_name else f"set {head}"
     return f"layer {layer}"
 
 
@@ -437,7 +450,9 @@ def get_site_order(site: LayerHead) -> tuple[int, LayerHead]:
     layer, _ = site
     if layer == ALL_HEADS_INDEX:
         return 0, site
-    return (1 if layer >= 0 else 2), site
+    if layer >= 0:
+        return 1, site
+    return 2, site
 
 
 # --- table of heads and groups ----------------------------------------------------------------
@@ -461,7 +476,7 @@ MAX_LISTED_HEADS = 40
 
 
 def build_head_table(report: "AuditResult") -> Table:
-    """Build the table of heads and groups with effect, faithfulness and its parts, edits, and roles.
+    """Build the table of heads and groups of heads, with all their numbers.
 
     Groups come first, then certainly faithful heads, then the other heads by effect.
 
@@ -488,10 +503,10 @@ def build_head_table(report: "AuditResult") -> Table:
     heads = sorted(site for site in sites if min(site) >= 0)
     heads.sort(key=lambda site: _get_head_order(evaluations.get(site), zeroed.get(site)))
     head_sets = report.provenance.get("head_sets") or []
-    rows = [
-        [format_site(site, head_sets), *(cells.get(site) for cells in columns.values())]
-        for site in [*groups, *heads[:MAX_LISTED_HEADS]]
-    ]
+    rows = []
+    for site in [*groups, *heads[:MAX_LISTED_HEADS]]:
+        row = [cells.get(site) for cells in columns.values()]
+        rows.append([format_site(site, head_sets), *row])
     selection = ""
     if len(heads) > MAX_LISTED_HEADS:
         selection = f"{MAX_LISTED_HEADS} of {len(heads)} heads; "
@@ -505,7 +520,11 @@ def build_head_table(report: "AuditResult") -> Table:
 def _build_evaluation_columns(
     evaluations: Sequence[HeadEvaluation],
 ) -> dict[str, dict[LayerHead, Cell]]:
-    """Return the table cells for answer, effect and faithfulness, by column and site."""
+    """Return the columns of a table of heads with answer, effect and faithfulness.
+
+    Returns:
+        Cells by column title and site.
+    """
     has_faithfulness = any(evaluation.faithfulness.n for evaluation in evaluations)
     columns: dict[str, dict[LayerHead, Cell]] = {}
     for evaluation in evaluations:
@@ -524,17 +543,20 @@ def _build_evaluation_columns(
 
 
 def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell]]:
-    """Return the table cells for all edits except shuffling, by edit and site.
+    """Return the columns of a table of heads with the effects of all edits except shuffling.
 
-    Only zeroed heads have intervals, which hold for all heads simultaneously.
+    Only the effects of zeroed heads have intervals, which hold for all heads simultaneously.
+
+    Returns:
+        Cells by column title and site.
     """
     zeroing_intervals = compute_head_intervals(report.rows.build_head_frame("zero_tvd"))
     columns: dict[str, dict[LayerHead, Cell]] = {}
-    for statistic_name, edit_name in EDIT_COLUMN_TITLES.items():
+    for statistic_name, title in EDIT_COLUMN_TITLES.items():
         if statistic_name == "median_tvd":
             continue
         intervals = zeroing_intervals if statistic_name == "zero_tvd" else {}
-        columns[edit_name] = {
+        columns[title] = {
             site: FormattedNumber(s.mean, intervals.get(site), digits=2)
             for site, s in index_by_site(report.statistics, statistic_name).items()
         }
@@ -542,14 +564,20 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
 
 
 def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
-    """Format an estimate with two digits; return None if it was not measured."""
+    """Format an estimate with two digits.
+
+    The result is None if it was not measured.
+    """
     if not estimate.n:
         return None
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
 def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
-    """Return a sort key that puts certainly faithful heads first, and large effects before small ones."""
+    """Return a sort key for heads.
+
+    Certainly faithful heads come first. Within each of the two groups, large effects come first.
+    """
     if head is not None and head.effect.n:
         return not head.is_surely_faithful, -head.effect.value
     return True, 0.0 if zeroed is None else -zeroed.mean
@@ -559,7 +587,7 @@ def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tu
 
 
 def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Table:
-    """Build a table of accuracy against the number of removed heads.
+    """Build a table with the accuracy after each number of removed heads.
 
     If texts have several labels, accuracy is a mean of proportions and gets no binomial interval.
 
@@ -576,7 +604,7 @@ def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Ta
         else:
             accuracy_cell = _format_share(accuracy, curve.n_labelled)
         rows.append([n_removed, _format_share(agreement, curve.n_texts), accuracy_cell])
-    accuracy_title = f"accuracy{words.aside if words.has_parts else ''}"
+    accuracy_title = f"accuracy{words.aside}" if words.has_parts else "accuracy"
     return Table(["heads removed", "predictions kept", accuracy_title], rows, sortable=False)
 
 
@@ -599,6 +627,6 @@ def _format_share(share: float, n_texts: int) -> FormattedNumber:
     """Format a proportion of texts with its binomial interval, if there are any texts."""
     if not n_texts:
         return FormattedNumber(share)
-    n_hits = np.array(round(share * n_texts))
-    low, high = compute_share_interval(n_hits, np.array(n_texts)).tolist()
+    n_counted_texts = np.array(round(share * n_texts))
+    low, high = compute_share_interval(n_counted_texts, np.array(n_texts)).tolist()
     return FormattedNumber(share, (low, high))

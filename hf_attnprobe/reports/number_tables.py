@@ -141,8 +141,11 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
     Returns:
         The table with its explanation; empty if the audit evaluates no user-provided scores.
     """
+    if SCORES_FINGERPRINT_KEY not in report.provenance:
+        return []
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {}
-    for c in report.comparisons if SCORES_FINGERPRINT_KEY in report.provenance else ():
+    for c in report.comparisons:
+        # The scores of the user have the key "given".
         if c.first == "given" and c.method == "permutation":
             comparisons.setdefault((c.test, c.statistic), {})[c.second] = c
     if not comparisons:
@@ -177,10 +180,15 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
 
 
 def _format_comparison(comparison: Comparison | None, min_texts: int) -> Cell:
-    """Format a difference with "better", "worse" or "cannot say"; return None without comparison."""
+    """Format the difference between two rankings, followed by "better", "worse" or "cannot say".
+
+    The result is None if there is no comparison.
+    """
     if comparison is None:
         return None
-    is_better = (comparison.value < 0) == (comparison.statistic in LOWER_IS_BETTER)
+    is_lower = comparison.value < 0
+    is_lower_better = comparison.statistic in LOWER_IS_BETTER
+    is_better = is_lower == is_lower_better
     is_clear = comparison.adjusted_p_value <= SIGNIFICANCE_LEVEL and comparison.n >= min_texts
     answer = "cannot say"
     if is_clear:
@@ -207,10 +215,10 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
     counts = None
     if comparison.n_first is not None:
         counts = NumericText(f"{comparison.n_first} : {comparison.n_second}")
-    p_values = [
-        NumericText("< .001" if p < 0.001 else f"{p:.3f}")
-        for p in (comparison.p_value, comparison.adjusted_p_value)
-    ]
+    p_values = []
+    for p_value in (comparison.p_value, comparison.adjusted_p_value):
+        printed_p_value = "< .001" if p_value < 0.001 else f"{p_value:.3f}"
+        p_values.append(NumericText(printed_p_value))
     return [
         comparison.statistic,
         comparison.first,
@@ -271,11 +279,11 @@ def _build_statistics_table(report: AuditResult, statistics: Sequence[Statistic]
     has_undefined = any(s.undefined for s in statistics)
     if has_undefined:
         head.append("undefined")
-    names_sites = has_several_heads(report.statistics)
+    has_heads = has_several_heads(report.statistics)
     head_sets = report.provenance.get("head_sets") or []
     rows = []
     for s in statistics:
-        site = f" ({format_site(s.site, head_sets)})" if names_sites else ""
+        site = f" ({format_site(s.site, head_sets)})" if has_heads else ""
         numbers: list[Cell] = [FormattedNumber(s.mean, s.ci95), s.median, s.std]
         if s.n < MIN_DISPLAYED_TEXTS:
             numbers = [None] * len(numbers)
@@ -299,12 +307,12 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
         statistics: the selected statistics.
         note: a sentence about omitted statistics; empty if there are none.
     """
-    statistics = [
-        s
-        for s in report.statistics
-        if (s.group == ALL_TEXTS_GROUP or not is_ranking_statistic(s))
-        and s.statistic.partition("@")[0] not in PART_COLUMN_TITLES
-    ]
+    statistics = []
+    for s in report.statistics:
+        is_single_class_of_ranking = s.group != ALL_TEXTS_GROUP and is_ranking_statistic(s)
+        is_part = s.statistic.partition("@")[0] in PART_COLUMN_TITLES
+        if not is_single_class_of_ranking and not is_part:
+            statistics.append(s)
     has_many_heads = has_several_heads(report.statistics)
     # Each filter is applied only if the list is still too long.
     for is_selected in (
@@ -365,4 +373,6 @@ def is_described(statistic: str) -> bool:
         statistic: the statistic's name, such as "regret@attention".
     """
     name = statistic.partition("@")[0]
-    return not name.endswith("_p_value") and parse_key(statistic) in (None, "attention", *EPSILONS)
+    is_p_value = name.endswith("_p_value")
+    has_described_key = parse_key(statistic) in (None, "attention", *EPSILONS)
+    return has_described_key and not is_p_value

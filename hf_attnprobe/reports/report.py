@@ -119,7 +119,7 @@ class Report(AuditResult, DocumentedResult):
         *,
         site: tuple[int, int] | None = None,
     ) -> "Axes":
-        """Draw a chart with matplotlib; notebooks display it.
+        """Draw a chart with matplotlib. Notebooks display it.
 
         Example::
 
@@ -142,7 +142,10 @@ class Report(AuditResult, DocumentedResult):
         return draw_by_key(self.charts(site=site), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all values in long format: columns test, statistic, example_id, layer, head, value."""
+        """Return all values as a data frame in long format.
+
+        The columns are test, statistic, example_id, layer, head and value.
+        """
         return self.rows.build_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
@@ -157,7 +160,8 @@ class Report(AuditResult, DocumentedResult):
         Returns:
             The data frame, indexed by ``example_id``. A value is NaN if it was not measured.
         """
-        columns, frame = self.rows.columns, self.rows.build_wide_frame()
+        columns = self.rows.columns
+        frame = self.rows.build_wide_frame()
         measured_statistics = {(test, statistic) for test, statistic, *_ in columns}
         n_tests = Counter(statistic for _, statistic in measured_statistics)
         names = [
@@ -267,6 +271,7 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
     if stopping is not None:
         statistics = correct_undefined_counts(statistics, rows)
     comparison_options: dict[str, Any] = {}
+    # User-provided scores have the key "given". All other rankings are compared with them.
     if SCORES_FINGERPRINT_KEY in provenance:
         comparison_options = {"against": "given", "site": find_model_site(rows)}
     size_notes = [MANY_TEXTS_NOTE] if len(rows) > MAX_RESAMPLED_TEXTS else []
@@ -308,7 +313,9 @@ def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tup
 def select_reported_rows(
     stored_rows: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
 ) -> Rows:
-    """Select the rows that a report covers; the audit's folder may contain more.
+    """Select the rows of a report's tests and texts.
+
+    The folder of the audit may also contain rows of an unfinished run.
 
     Args:
         stored_rows: all rows in the audit's folder.
@@ -337,12 +344,14 @@ def read_audit(folder: str | Path) -> Report:
     report = read_summary(
         folder, _parse_summary, run_name="an audit", verb="the audit", check=check_schema
     )
-    examples, ids = read_texts(Path(folder)), report.example_ids
+    ids = report.example_ids
     # The folder may also contain texts and tests of an unfinished run. The summary does not cover them.
+    examples = [text for text in read_texts(Path(folder)) if text.example_id in ids]
+    stored_rows = load_rows(Path(folder) / "rows")
     return dataclasses.replace(
         report,
-        rows=select_reported_rows(load_rows(Path(folder) / "rows"), report.provenance, ids),
-        examples=tuple(text for text in examples if text.example_id in ids),
+        rows=select_reported_rows(stored_rows, report.provenance, ids),
+        examples=tuple(examples),
     )
 
 
@@ -416,7 +425,9 @@ def is_share(folder: Path) -> bool:
 
 @public_function
 def join_shares(folders: Sequence[str | Path]) -> Report:
-    """Join the shares of a split audit into one report; missing shares are allowed.
+    """Join the shares of a split audit into one report.
+
+    A share is the part of the texts that one process audited. Some shares may be missing.
 
     Example::
 
@@ -449,7 +460,10 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
 
 
 def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
-    """Yield the prompts of all shares with their scores; texts of classifiers are omitted."""
+    """Yield the prompts of all shares with their scores.
+
+    Texts of classifiers are omitted.
+    """
     for share in shares:
         for text in share.examples:
             reason_to_display = f"{text.why} in its share" if text.why else ""
@@ -479,7 +493,9 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
 def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     """Join the provenance of all shares into one, and add up their counts of texts."""
     provenances = [share.provenance for share in shares]
-    counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
+    counts = {}
+    for name in SUMMED_COUNTS:
+        counts[name] = sum(provenance[name] for provenance in provenances)
     n_texts = sum(share.n for share in shares)
     # The proportion of unknown tokens is a mean over texts, so larger shares have more weight.
     unknown_sum = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
@@ -496,7 +512,9 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
 
 
 def _describe_progress(shares: Sequence[Report]) -> list[str]:
-    """Return a note about missing shares; the list is empty if all shares are joined.
+    """Return a note about missing shares.
+
+    The list is empty if no share is missing.
 
     Raises:
         AttnProbeError: If a share occurs twice, or the shares belong to different splits.
