@@ -77,7 +77,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
     Args:
         file: File path.
         hint: Type of the content, see :func:`parse_plain`.
-        advice: Advice for the user if the file cannot be read; it ends the error message.
+        advice: Last sentence of the error message: the advice for users if the file cannot be read.
 
     Returns:
         The content, as a value of this type.
@@ -88,7 +88,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
     try:
         return parse_plain(hint, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
+        raise AttnProbeError(f"cannot read {file} ({error}). {advice}") from error
 
 
 # --- Values to plain data ---

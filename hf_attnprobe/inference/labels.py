@@ -193,9 +193,9 @@ def _check_unique_names(
             if name in repeated_names
         ]
         raise AttnProbeError(
-            "class names must be different if labels are matched by name, but the model has "
-            f"several classes named {', '.join(repeated_classes)}. Rename them in id2label, "
-            "or use class numbers as labels."
+            "labels are matched by class name, but these classes of the model have the same "
+            f"name: {', '.join(repeated_classes)}. Rename them in id2label, or use class numbers as "
+            "labels."
         )
 
 

@@ -475,7 +475,7 @@ def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
 def _check_same_audit(folders: Sequence[Path]) -> None:
     """Raise an error if the folders contain shares of different audits."""
     identities = [
-        read_json(folder / "audit.json", dict[str, Any], "run the share again")
+        read_json(folder / "audit.json", dict[str, Any], "Run the share again.")
         for folder in folders
     ]
     for identity in identities:

@@ -90,8 +90,8 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
 
 
 # --- Locks and temporary files ---
-# The kernel releases a lock when the process that holds it ends, even if it is killed. A process that
-# holds the lock on a folder may delete the temporary files that killed runs left there.
+# The operating system releases a lock when its process ends, even if the process is killed. A process
+# with the lock on a folder may therefore delete the temporary files that killed runs left there.
 
 LOCK_FILE = ".attnprobe.lock"
 """Name of the lock file in an output folder."""
@@ -425,7 +425,7 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
     # Unlike `Path.exists`, this function never raises an error for an invalid name.
     if not os.path.exists(file):
         return
-    stored = read_json(file, Any, "choose another --output-dir")
+    stored = read_json(file, Any, "Choose another --output-dir.")
     differences = find_differences(stored, settings)
     if differences:
         first_name, *other_names = [name.replace("_", " ") for name in differences]

@@ -168,7 +168,7 @@ def read_summary(
             f"expected {run_name} in {folder}, but the file {SUMMARY_FILE} is missing. Wait until "
             f"{verb} has finished, or run it again."
         )
-    data = read_json(file, dict[str, Any], f"run {verb} again")
+    data = read_json(file, dict[str, Any], f"Run {verb} again.")
     check(data, str(file))
     try:
         return parse(data)
@@ -193,7 +193,7 @@ def collect_settings(
     *,
     excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the options of a command that differ from their defaults.
+    """Collect the options of a command that differ from their defaults.
 
     Args:
         model: A :class:`~hf_attnprobe.core.options.SavedModel`, a name, or an object. For an object
@@ -220,7 +220,8 @@ def collect_settings(
             changed_test_options[name] = {}
         else:
             changed_test_options[name] = _collect_changes(test_options, default_options[name])
-    if changed_test_options not in ({}, {DEFAULT_TESTS: {}}):
+    selects_default_tests = changed_test_options in ({}, {DEFAULT_TESTS: {}})
+    if not selects_default_tests:
         settings["tests"] = changed_test_options
     return settings
 
@@ -274,11 +275,10 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     settings = {**provenance["asked_for"], **changes}
     options_by_test = settings.pop("tests", {})
     # Values for the flag --set, such as "permutation.n_permutations=50".
-    assignments = [
-        f"{test}.{name}={format_option_value(value)}"
-        for test, test_options in options_by_test.items()
-        for name, value in test_options.items()
-    ]
+    assignments = []
+    for test, test_options in options_by_test.items():
+        for name, value in test_options.items():
+            assignments.append(f"{test}.{name}={format_option_value(value)}")
     settings |= {"tests": [*options_by_test] or None, "set": assignments or None}
     return shlex.join(["attnprobe", verb, *_format_flags(settings)])
 

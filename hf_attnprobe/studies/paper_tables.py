@@ -148,7 +148,7 @@ class Results:
             AttnProbeError: If the file cannot be read.
         """
         file = self.folder / job.folder / name
-        advice = f"delete {file.parent} and run attnprobe study again"
+        advice = f"Delete {file.parent} and run attnprobe study again."
         return read_json(file, kind, advice)
 
     def read_training_record(self, folder: str) -> dict[str, Any]:
@@ -639,16 +639,19 @@ def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
 
 def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
     """Yield rows with the output change under shuffled weights, in bins by the largest weight."""
-    bins = list(zip(list_bin_names(), itertools.pairwise(ATTENTION_BIN_EDGES), strict=True))
-    for group, (bin_name, (low, high)) in itertools.product(groups, bins):
+    bin_edges = itertools.pairwise(ATTENTION_BIN_EDGES)
+    bins = list(zip(list_bin_names(), bin_edges, strict=True))
+    for group in groups:
         largest_weight = group.rows.max_attention
-        is_last_bin = high == 1.0
-        is_in_bin = (largest_weight >= low) & ((largest_weight < high) | is_last_bin)
-        if is_in_bin.any():
+        for bin_name, (low, high) in bins:
+            # Only the last bin contains its upper edge, 1.
+            is_last_bin = high == 1.0
+            is_in_bin = (largest_weight >= low) & ((largest_weight < high) | is_last_bin)
+            if not is_in_bin.any():
+                continue
             bracket = "]" if is_last_bin else ")"
             weight_range = f"[{low:g}, {high:g}{bracket}"
-            bin_rows = group.rows[is_in_bin]
-            median = compute_median(bin_rows.median_tvd)
+            median = compute_median(group.rows[is_in_bin].median_tvd)
             published = group.get_published(PUBLISHED.permutation, group.encoder, bin_name)
             yield *group.table_labels, group.displayed_class, weight_range, median, published
 

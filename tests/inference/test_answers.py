@@ -419,7 +419,7 @@ def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     tiny_models.saved(tmp_path, classifier, chat)
     refused(said, audit, str(tmp_path), Answers(ROWS))
     options = AuditOptions(rows="all")
-    said = "rows='all' needs a language model"
+    said = "rows='all' can be used only with a language model"
     refused(said, audit, str(tmp_path), texts, options=options)
 
 
