@@ -430,15 +430,17 @@ def _find_erasure_id(tokenizer: TokenizerLike, model: nn.Module) -> int | None:
     return find_mask_id(tokenizer, model) if has_embedding_table else None
 
 
-def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) -> None:
+def _refuse_options(options: AuditOptions, names: Sequence[str], model_description: str) -> None:
     """Raise AttnProbeError if any of the named options is set.
 
     Args:
         options: Audit options.
         names: Names of options that must be None.
-        reason: Description of the model that does not support them, for the error message.
+        model_description: Description of the model that does not support them, for the error message.
     """
     for name in names:
         value = getattr(options, name)
         if value is not None:
-            raise AttnProbeError(f"{name}={value!r} cannot be used with {reason}. Leave it out.")
+            raise AttnProbeError(
+                f"{name}={value!r} cannot be used with {model_description}. Leave it out."
+            )

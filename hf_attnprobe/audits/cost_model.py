@@ -120,12 +120,14 @@ class CostModel:
     def estimate_seconds_per_token(self, cost_key: CostKey) -> float:
         """Estimate the seconds per token for a step.
 
-        The estimate is the mean over all measured steps with the same key, or else over all steps
-        with the same test, or else over all steps. It is 0 if nothing has been measured.
+        The estimate is the mean over the measured steps with the same key. If there are none, it is
+        the mean over all steps of the same test, or else over all steps. It is 0 if nothing has been
+        measured.
         """
         keys: Sequence[CostKey] = [cost_key]
         if cost_key not in self._n_tokens:
-            keys_of_test = [key for key in self._n_tokens if key[0] == cost_key[0]]
+            test, _ = cost_key
+            keys_of_test = [key for key in self._n_tokens if key[0] == test]
             keys = keys_of_test or [*self._n_tokens]
         n_tokens = sum(self._n_tokens[key] for key in keys)
         n_seconds = sum(self._seconds[key] for key in keys)
@@ -140,16 +142,21 @@ def estimate_text_bytes(
 ) -> int:
     """Estimate the memory that one text takes in a batch, from measurements of single texts.
 
-    The longest text is always measured. If it needs at most ``negligible_bytes``, a shorter text is
-    assumed to need the same memory. Otherwise text lengths are rounded up to powers of two, and the
-    longest available text up to this length is measured, so that few texts have to be measured. For
-    a text longer than all available texts, memory is extrapolated with the squared length.
+    Only a few texts are measured:
+
+    - The longest available text is always measured. If it needs at most ``negligible_bytes``, all
+      shorter texts are assumed to need the same memory.
+    - Otherwise, the text length is rounded up to a power of two, and the longest available text up to
+      this length is measured.
+    - For a text that is longer than all available texts, the memory is assumed to grow with the
+      squared length.
 
     Args:
         n_tokens: Text length in tokens.
         lengths: Lengths of the texts that can be measured, in tokens.
         measure: Function that measures a text with the given length, and returns its bytes.
-        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
+        negligible_bytes: Maximum memory per text with which a full batch fits into the memory
+            budget.
 
     Returns:
         Estimated memory in bytes.

@@ -258,7 +258,7 @@ class AuditRunner:
             batch = collate(self.adapter, [text], self.pad_token_id)
             if isinstance(self.adapter, LanguageModelAdapter):
                 check_prompt_edits(self.adapter, batch)
-            source = f"the value in {self.folder}"
+            source = f"the saved value in {self.folder}"
             check_recorded_prediction(self.adapter, batch, predictions, source=source, cause=cause)
 
     def _check_prompt_identities(self, predictions: pd.DataFrame) -> None:
@@ -446,7 +446,8 @@ def make_memory_estimator(
         sites_by_test: The sites for every test.
         options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
-        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
+        negligible_bytes: Maximum memory per text with which a full batch fits into the memory
+            budget.
         measured_bytes: Cache of measurements by tests and token count, which is extended.
 
     Returns:
@@ -454,11 +455,14 @@ def make_memory_estimator(
         :data:`MEMORY_SAFETY_FACTOR`.
     """
     text_by_length = {text.n_tokens: text for text in texts}
-    # Editing all heads takes the most memory, then editing a layer, then editing one head.
+
+    def get_size_rank(site: Site) -> tuple[bool, bool]:
+        """Return a key that is smallest for all heads, then for a layer, then for a single head."""
+        return site.head >= 0, site.layer >= 0
+
+    # Editing more heads takes more memory.
     largest_sites = {
-        test: min(sites, key=lambda site: (site.head >= 0, site.layer >= 0))
-        for test, sites in sites_by_test.items()
-        if sites
+        test: min(sites, key=get_size_rank) for test, sites in sites_by_test.items() if sites
     }
 
     def measure_peak(texts: Sequence[Text]) -> int:

@@ -142,8 +142,8 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
 
 # --- Audits with a time limit --------------------------------------------------------------------
 
-# The number of texts for a test depends only on its costs, never on its results. Otherwise the
-# confidence intervals, which assume a fixed sample size, would be wrong.
+# The number of texts for a test depends only on its costs, never on its results. The confidence
+# intervals assume a fixed sample size, so they would otherwise be wrong.
 
 
 def run_within_time(

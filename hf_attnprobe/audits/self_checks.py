@@ -110,7 +110,7 @@ def check_recorded_prediction(
         adapter: The audited model.
         batch: A batch with a single text.
         predictions: Recorded predictions, one row per text and one column per statistic.
-        source: Name for the recorded prediction in the error message, such as "the value in
+        source: Name of the recorded prediction in the error message, such as "the saved value in
             folder/rows".
         cause: Likely cause of a difference and its remedy, for the error message.
 
@@ -237,8 +237,8 @@ def compare_with_float32(
     largest = max(probability_difference, change_difference)
     if not largest <= PRECISION_ERROR_THRESHOLD:
         raise AttnProbeError(
-            f"half precision changes a probability or an output change by {largest:.3f}, but at most "
-            f"{PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
+            f"half precision changes the results by up to {largest:.3f} compared with float32, but at "
+            f"most {PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
         )
     if largest > PRECISION_WARNING_THRESHOLD:
         logger.warning(
@@ -314,7 +314,7 @@ def run_preflight_checks(
                 adapter,
                 collate(adapter, [text], pad_token_id),
                 predictions,
-                source="the audited value",
+                source="the value in a batch",
                 cause="This model cannot be audited. Please report this problem.",
             )
     if sites[0].query is not None:

@@ -366,7 +366,7 @@ def select_tests(
             tests[name] = options
         elif name in requested:
             raise AttnProbeError(
-                f"the test {name} cannot run: {missing_capabilities[0]}. Remove it from --tests."
+                f"the test {name!r} cannot run: {missing_capabilities[0]}. Remove it from --tests."
             )
     if not tests:
         raise AttnProbeError(f"no test can run on this model: {'; '.join(reasons.values())}")

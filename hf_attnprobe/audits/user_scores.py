@@ -167,8 +167,8 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     columns = [name for name in SCORE_COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*columns}:
         raise AttnProbeError(
-            f"expected the columns id and score in {file}, got {', '.join(table.column_names)}. Rename "
-            "the columns. The columns unit, start, end, token and source are optional."
+            f"expected the columns 'id' and 'score' in {file}, got {', '.join(table.column_names)}. Rename "
+            "the columns. The columns 'unit', 'start', 'end', 'token' and 'source' are optional."
         )
     rows_by_id: dict[int, list[ScoreRow]] = {}
     for row_index, cells in enumerate(table.select_columns(columns).to_list()):
@@ -204,14 +204,14 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
             n_values = table[name].count()
             raise _make_score_error(
                 example_id,
-                f"expected {len(table)} values in the column {name}, one for each score, got {n_values}",
+                f"expected {len(table)} values in the column {name!r}, one for each score, got {n_values}",
             )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
-                "expected the numbers 0, 1, 2, … in the column unit, got "
+                "expected the numbers 0, 1, 2, … in the column 'unit', got "
                 f"{[*table.unit][:5]}…. Use the score 0 for units without a score.",
             )
     spans = None
@@ -389,7 +389,7 @@ def _find_unit_spans(
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
             "scores for character spans need a single text and a fast tokenizer. Provide one score "
-            "per unit instead, or use the column source for a passage."
+            "per unit instead, or use the column 'source' for a passage."
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     # A unit extends from the start of its first token to the end of its last token.

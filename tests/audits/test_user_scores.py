@@ -309,11 +309,11 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", "{", "cannot read the scores"),
         ("scores.jsonl", "null", "but starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
-        ("scores.csv", "id,value\n0,1", "expected the columns id and score"),
+        ("scores.csv", "id,value\n0,1", "expected the columns 'id' and 'score'"),
         (
             "scores.jsonl",
             '{"id": 4, "unit": 1, "score": 1}',
-            "text 4: expected the numbers 0, 1, 2, … in the column unit",
+            "text 4: expected the numbers 0, 1, 2, … in the column 'unit'",
         ),
         ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
@@ -323,14 +323,14 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         (
             "scores.jsonl",
             '{"id": 4, "score": [1, 2], "token": ["a"]}',
-            "expected 2 values in the column token, one for each score, got 1",
+            "expected 2 values in the column 'token', one for each score, got 1",
         ),
         ("scores.jsonl", '{"id": 4, "score": 1, "start": "a", "end": 2}', "expected a whole num"),
         (
             "scores.jsonl",
             '{"id": 4, "score": 1, "start": null, "end": 2}\n'
             '{"id": 4, "score": 1, "start": 3, "end": 4}',
-            "text 4: expected 2 values in the column start, one for each score, got 1",
+            "text 4: expected 2 values in the column 'start', one for each score, got 1",
         ),
         ("scores.jsonl", "", "is empty"),
         ("scores.jsonl", '{"id": 4, "score": [], "start": [0, 1]}', "text 4: expected numbers"),

@@ -250,7 +250,7 @@ def test_what_a_model_lacks_is_left_out_and_said_once(without, checkpoint, revie
     said = [record.message for record in caplog.records if "left out" in record.message]
     assert said == [f"the test {name} is left out: {reason}" for name, reason in left_out.items()]
     assert "fraction_to_flip@leave_one_out" not in set(report.to_pandas().statistic)
-    with pytest.raises(AttnProbeError, match="test correlation cannot run: this one"):
+    with pytest.raises(AttnProbeError, match="test 'correlation' cannot run: this one"):
         audit(checkpoint, data, ["correlation"], progress=False)
 
 
