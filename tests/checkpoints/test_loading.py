@@ -213,5 +213,5 @@ def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_
             moved = head.bias.clone()
             moved[-1] += 0.01
             head.bias = torch.nn.Parameter(moved)
-        said = "alone, the model predicts"
+        said = "alone, but the value in a batch is"
         refused(said, audit, adapter, ROWS, tokenizer=tokenizer, **options)
