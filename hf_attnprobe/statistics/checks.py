@@ -18,8 +18,8 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 MAX_ROUNDING_ERROR = 1e-5
 """Largest rounding error of a stored value.
 
-A value only counts as impossible if it exceeds its limit by more than this. The error is that of float32
-numbers of about 1.
+A value only counts as impossible if it exceeds its limit by more than this. The error is typical of
+float32 numbers of about 1.
 """
 
 

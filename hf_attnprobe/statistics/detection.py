@@ -61,17 +61,15 @@ class DetectionRule:
 
 
 def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """Draw random samples of n texts with replacement, 400 samples in total.
-
-    Each sample simulates an audit with n texts.
+    """Draw the texts of 400 simulated audits, with replacement.
 
     Args:
         n_texts: number of texts to draw from.
-        n: sample size.
+        n: number of texts in each audit.
         seed: random seed.
 
     Returns:
-        How often each sample contains each text, [samples, texts].
+        How often each audit contains each text, [audits, texts].
     """
     return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_SIMULATED_AUDITS)
 
@@ -86,13 +84,13 @@ def compute_detection_rate(
 
     Args:
         values: one statistic for each text, [..., texts].
-        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        draws: simulated audits from :func:`draw_text_counts`, [audits, texts].
         rule: rule with a threshold.
 
     Returns:
         Detection rates in [0, 1], [...].
     """
-    # Samples are stored as counts, so matrix products give the moments of all samples at once.
+    # The audits are stored as text counts, so matrix products give the moments of all audits at once.
     n = draws[0].sum()
     mean = values @ draws.T / n
     mean_square = values**2 @ draws.T / n
@@ -105,11 +103,11 @@ def compute_detection_rate(
 
 
 def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
-    """Find the smallest dose from which an effect is detected in 95% of the text samples.
+    """Find the smallest dose from which 95% of the simulated audits detect the effect.
 
     Args:
         values: one statistic for each dose and text, [doses, texts], with dose 0 first.
-        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        draws: simulated audits from :func:`draw_text_counts`, [audits, texts].
         rule: rule with a threshold.
 
     Returns:

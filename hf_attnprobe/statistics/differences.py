@@ -161,9 +161,9 @@ def _build_differences(
     Returns:
         One difference per column.
     """
-    single_intervals, simultaneous_intervals = (
-        [*map(tuple, ends.T.tolist())] for ends in intervals
-    )
+    single_ends, simultaneous_ends = intervals
+    single_intervals = [(low, high) for low, high in single_ends.T.tolist()]
+    simultaneous_intervals = [(low, high) for low, high in simultaneous_ends.T.tolist()]
     first_means, other_means = side_means
     columns = {
         "value": values,
@@ -469,14 +469,16 @@ def _compare_ranking_pairs(
 
 
 def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[Comparison]:
-    """Compare ranking pairs: mean difference, confidence interval and p-value for each pair.
+    """Compute the mean difference, its confidence interval and a p-value for each ranking pair.
 
-    The p-value comes from a sign-flip permutation test or, for counts of won texts, from an exact
-    sign test. It is not yet corrected for multiple comparisons.
+    The p-value comes from a permutation test or from an exact sign test, depending on the method of
+    the pair. It is not yet corrected for multiple comparisons.
     """
     differences = np.stack([pair.differences for pair in pairs], axis=1)
     estimates = estimate_means(differences)
-    permutation_columns = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
+    permutation_columns = [
+        column for column, pair in enumerate(pairs) if pair.method == "permutation"
+    ]
     sign_flip_p_values = compute_sign_flip_p_values(
         differences[:, permutation_columns], seed=seed
     ).tolist()

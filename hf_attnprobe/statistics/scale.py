@@ -241,7 +241,7 @@ class Faithfulness:
 
 
 @dataclass(frozen=True)
-class _PartColumns:
+class _PartData:
     """Statistics that a faithfulness part requires, for each text.
 
     Attributes:
@@ -311,7 +311,7 @@ class _PartColumns:
         return np.array([position - low, high - position])
 
 
-def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | None:
+def _collect_part_data(part: Part, texts: Texts, ranking: str) -> _PartData | None:
     """Collect the statistics that a faithfulness part requires.
 
     Args:
@@ -339,7 +339,7 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
         return None
     counted_values = np.where(has_values[:, None], values, 0.0)
     counted_reach = np.where(counts_for_reach, is_reached, 0.0)
-    return _PartColumns(part, counted_values, has_values, counted_reach, counts_for_reach)
+    return _PartData(part, counted_values, has_values, counted_reach, counts_for_reach)
 
 
 def compute_faithfulness(
@@ -359,8 +359,8 @@ def compute_faithfulness(
     """
     counted_parts = _list_counted_parts(texts, ranking, parts)
     part_estimates = {}
-    for part_columns in counted_parts:
-        part_estimates[part_columns.part.key] = _estimate_parts([part_columns])
+    for part_data in counted_parts:
+        part_estimates[part_data.part.key] = _estimate_parts([part_data])
     score = NO_ESTIMATE
     if len(counted_parts) >= MIN_FAITHFULNESS_PARTS:
         score = _estimate_parts(counted_parts)
@@ -379,8 +379,8 @@ def estimate_part(texts: Texts, part: Part, ranking: str = "attention") -> Estim
         The estimate. Its n is 0 if the part was not measured, or if a random order is as good as
         the best order.
     """
-    columns = _list_measured_parts(texts, ranking, [part])
-    return _estimate_parts(columns) if columns else NO_ESTIMATE
+    measured_parts = _list_measured_parts(texts, ranking, [part])
+    return _estimate_parts(measured_parts) if measured_parts else NO_ESTIMATE
 
 
 def compute_contributions(
@@ -403,52 +403,52 @@ def compute_contributions(
     Returns:
         Jackknife pseudo-values, [texts]; None if too few parts were measured.
     """
-    columns = _list_counted_parts(texts, ranking, parts)
-    if len(columns) < min_parts:
+    measured_parts = _list_counted_parts(texts, ranking, parts)
+    if len(measured_parts) < min_parts:
         return None
-    stacked_columns, compute_mean_position = _build_mean_position(columns)
+    stacked_columns, compute_mean_position = _build_mean_position(measured_parts)
     _, pseudo_values = compute_pseudo_values(stacked_columns, compute_mean_position)
     return pseudo_values
 
 
-def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
+def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartData]:
     """Collect the statistics of all parts that were measured and whose score is defined.
 
     A score is undefined if a random order is as good as the best order.
     """
     measured_parts = []
     for part in parts:
-        columns = _collect_columns(part, texts, ranking)
-        if columns is not None and np.isfinite(_estimate_parts([columns]).value):
-            measured_parts.append(columns)
+        part_data = _collect_part_data(part, texts, ranking)
+        if part_data is not None and np.isfinite(_estimate_parts([part_data]).value):
+            measured_parts.append(part_data)
     return measured_parts
 
 
-def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
+def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartData]:
     """Collect the statistics of all parts that count for faithfulness.
 
     Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts do not count, unless too few parts would
     remain for a faithfulness score.
     """
     measured_parts = _list_measured_parts(texts, ranking, parts)
-    large_parts = [columns for columns in measured_parts if columns.n >= MIN_DISPLAYED_TEXTS]
+    large_parts = [part_data for part_data in measured_parts if part_data.n >= MIN_DISPLAYED_TEXTS]
     return large_parts if len(large_parts) >= MIN_FAITHFULNESS_PARTS else measured_parts
 
 
-def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
+def _estimate_parts(measured_parts: Sequence[_PartData]) -> Estimate:
     """Estimate faithfulness: the mean position of several parts on the scale from 0 to 1.
 
-    The confidence interval is at least as wide as :attr:`_PartColumns.exact_margins` require, and it
+    The confidence interval is at least as wide as :attr:`_PartData.exact_margins` require, and it
     never exceeds 1.
     """
-    stacked_columns, compute_mean_position = _build_mean_position(columns)
-    is_counted = np.any([part_columns.counts_for_reach for part_columns in columns], axis=0)
+    stacked_columns, compute_mean_position = _build_mean_position(measured_parts)
+    is_counted = np.any([part_data.counts_for_reach for part_data in measured_parts], axis=0)
     n = int(is_counted.sum())
     estimate = replace(estimate_function_of_means(stacked_columns, compute_mean_position), n=n)
     if estimate.ci95 is None:
         return estimate
     low, high = estimate.ci95
-    exact_margins = np.mean([part_columns.exact_margins for part_columns in columns], axis=0)
+    exact_margins = np.mean([part_data.exact_margins for part_data in measured_parts], axis=0)
     margin_below, margin_above = exact_margins.tolist()
     low = min(low, estimate.value - margin_below)
     high = max(high, estimate.value + margin_above)
@@ -456,28 +456,28 @@ def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
 
 
 def _build_mean_position(
-    columns: Sequence[_PartColumns],
+    measured_parts: Sequence[_PartData],
 ) -> tuple[list[np.ndarray], MeanFunction]:
     """Build a function that computes faithfulness from the means of statistics over texts.
 
     With such a function, a jackknife can compute the confidence interval for faithfulness.
 
     Args:
-        columns: statistics of each part.
+        measured_parts: statistics of each part.
 
     Returns:
         The columns of all parts, each [texts], and the function. It computes the mean position of
         the parts from the means of these columns.
     """
-    matrices = [part_columns.stacked for part_columns in columns]
+    matrices = [part_data.stacked for part_data in measured_parts]
     widths = [matrix.shape[1] for matrix in matrices]
     boundaries = np.cumsum(widths)[:-1]
 
     def compute_mean_position(means: np.ndarray) -> np.ndarray:
         means_by_part = np.split(means, boundaries, axis=-1)
         positions = [
-            part_columns.compute_position(part_means)
-            for part_columns, part_means in zip(columns, means_by_part, strict=True)
+            part_data.compute_position(part_means)
+            for part_data, part_means in zip(measured_parts, means_by_part, strict=True)
         ]
         return np.mean(positions, axis=0)
 

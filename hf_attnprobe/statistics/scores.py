@@ -337,8 +337,8 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     Returns:
         Areas, [resamples]; NaN for a resample that lacks one of the classes.
     """
-    # For each distinct score, the positive texts with this score are counted, and multiplied by the
-    # number of negative texts with a lower score.
+    # The texts are sorted by score. For each distinct score, the number of positive texts with this
+    # score is multiplied by the number of negative texts with a lower score.
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
     first_of_ties = np.flatnonzero(steps)
@@ -347,6 +347,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     n_positive = np.add.reduceat(counts * is_positive, first_of_ties, axis=1)
     n_negative = np.add.reduceat(counts * ~is_positive, first_of_ties, axis=1)
 
+    # Negative texts with the same score count half.
     n_negative_up_to = np.cumsum(n_negative, axis=1)
     n_negative_below = n_negative_up_to - n_negative / 2
     n_correct_pairs = (n_positive * n_negative_below).sum(1)
@@ -435,7 +436,15 @@ def measure_quality(predictions: Texts) -> Quality:
     is_labelled = label >= 0
     n, n_labelled = len(predictions), int(is_labelled.sum())
     if not n_labelled:
-        return Quality(None, None, None, top_probability, None, n, 0)
+        return Quality(
+            accuracy=None,
+            majority=None,
+            beyond_majority=None,
+            top_probability=top_probability,
+            calibration_error=None,
+            n=n,
+            n_labelled=0,
+        )
     label = label[is_labelled]
     is_correct = predictions.get_values("predicted_class")[is_labelled] == label
     distinct_labels, label_counts = np.unique(label, return_counts=True)
@@ -470,7 +479,16 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
-        return Quality(None, None, None, top_probability, None, n, 0, has_parts=True)
+        return Quality(
+            accuracy=None,
+            majority=None,
+            beyond_majority=None,
+            top_probability=top_probability,
+            calibration_error=None,
+            n=n,
+            n_labelled=0,
+            has_parts=True,
+        )
     accuracy = labelled.correct.to_numpy(dtype=np.float64)
     majority_accuracy = compute_majority_accuracy(labelled)
     majority = beyond_majority = None

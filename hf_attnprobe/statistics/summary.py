@@ -248,13 +248,13 @@ def _summarize_columns(
 
 
 def parse_key(statistic: str) -> float | str | None:
-    """Parse the key in a statistic name ``name@key``.
+    """Parse the key of a statistic name, which is the part after "@".
 
     Args:
-        statistic: statistic name, with or without a key.
+        statistic: statistic name, such as "regret@attention" or "share_of_largest@0.01".
 
     Returns:
-        A number if the key is a number, otherwise the key itself; None if there is no key.
+        A number if the key is a number, otherwise the key itself. None if there is no key.
     """
     _, separator, key = statistic.partition("@")
     if not separator:
@@ -490,12 +490,13 @@ class GapBin:
 
 
 def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
-    """Group ΔJS by Δα in bins of width 0.1 (Serrano & Smith 2019, Section 4.2).
+    """Group texts by the gap between two attention weights (Serrano & Smith 2019, Section 4.2).
 
-    Either the largest attention weight or another weight is erased.
+    The two weights are the largest weight of the text and another weight. Each of them is erased, and
+    the resulting output changes are compared in bins of width 0.1.
 
     Args:
-        delta_attention: Δα, the largest weight minus the other erased weight, [texts].
+        delta_attention: gap Δα, the largest weight minus the other weight, [texts].
         delta_js: ΔJS, the output change (JSD) without the largest weight minus the output change
             without the other weight, [texts]. Texts without these values are ignored.
 
@@ -506,7 +507,8 @@ def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator
     bin_indices = bin_indices.clip(0, N_ATTENTION_GAP_BINS - 1)
     delta_js = np.asarray(delta_js)
     for index in range(N_ATTENTION_GAP_BINS):
-        bin_values = delta_js[(bin_indices == index) & ~np.isnan(delta_js)]
+        is_in_bin = (bin_indices == index) & ~np.isnan(delta_js)
+        bin_values = delta_js[is_in_bin]
         if not len(bin_values):
             continue
         low, high = index / N_ATTENTION_GAP_BINS, (index + 1) / N_ATTENTION_GAP_BINS

@@ -33,8 +33,8 @@ from hf_attnprobe.statistics.questions import (
 ELSEWHERE_RULE = Rule(
     "Elsewhere",
     "Can a trained model classify as well and attend to other words?",
-    "JSD between an adversary's and the base model's attention, minus the JSD for the farthest other "
-    "seed, paired by text; a yes also requires that no F1 is lost",
+    "distance (JSD) of an adversary's attention from the base model, minus the distance of the "
+    "farthest model with another seed, paired by text; a yes also requires that no F1 is lost",
     partly=0.0,
     yes=0.0,
     source="Wiegreffe & Pinter 2019, Section 3.3: an adversary that is no farther than another seed "
@@ -45,8 +45,8 @@ ELSEWHERE_RULE = Rule(
 )
 """Rule about adversaries: models that are trained to attend to other words than the base model.
 
-The answer is yes if an adversary's attention differs more from the base model than the attention of base
-models that were trained with other seeds.
+An adversary's attention must differ more from the base model than the attention of models that were
+trained like the base model, but with other random seeds.
 """
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
@@ -347,7 +347,9 @@ def grade_measurement(
         A finding with the answer.
     """
     estimate = measurement.estimate
-    lowest = estimate if measurement.lower_estimate is None else measurement.lower_estimate
+    lowest = estimate
+    if measurement.lower_estimate is not None:
+        lowest = measurement.lower_estimate
     answer = grade_range(lowest, estimate, rule, min_texts)
     possible_answers = list_possible_answers(lowest, estimate, rule, min_texts)
     finding = make_finding(
