@@ -139,8 +139,9 @@ def parse_retraining(data: Mapping) -> RetrainingReport:
         get_sentence(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
         scored_pairs = {(score.model, score.metric) for score in scores}
-        models, metrics = map(set, zip(*scored_pairs, strict=True))
-        if len(scored_pairs) < len(models) * len(metrics):
+        models = {score.model for score in scores}
+        metrics = {score.metric for score in scores}
+        if not scores or len(scored_pairs) < len(models) * len(metrics):
             raise LookupError(
                 f"scores of the test {test} are missing: expected one for every model and metric"
             )

@@ -1,5 +1,6 @@
 """The report of a study: its tables, and the document that contains them."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -256,6 +257,6 @@ def make_report_cell(cell: TableCell) -> ReportCell:
     """
     if not isinstance(cell, Estimate):
         return cell
-    if cell.value != cell.value:
+    if math.isnan(cell.value):
         return "undefined"
     return FormattedNumber(cell.value, cell.ci95, suffix=f"(n {cell.n})")

@@ -260,7 +260,7 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     file = folder / STATE_FILE
     if not file.is_file():
         return new_state
-    state: StudyState = read_json(file, StudyState, "choose another --output-dir")
+    state: StudyState = read_json(file, StudyState, "Choose another --output-dir.")
     if state.kind != new_state.kind:
         raise AttnProbeError(
             f"{folder} contains the results of the {state.kind}, not of the {new_state.kind}. "

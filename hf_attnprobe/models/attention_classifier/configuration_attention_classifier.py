@@ -26,7 +26,7 @@ RATE_RANGE = 0, 1, "at least 0 and below 1"
 """Allowed range for probabilities, such as the dropout rate, and its description for error
 messages."""
 WEIGHT_RANGE = 0, math.inf, "at least 0 and finite"
-"""Allowed range for weights in the loss, and its description for error messages."""
+"""Allowed range for the weights of penalties, and its description for error messages."""
 RANGES = {
     "vocab_size": SIZE_RANGE,
     "embedding_size": SIZE_RANGE,
