@@ -361,8 +361,8 @@ def check_weights(
             owner = "another head"
         raise AttnProbeError(
             f"{name!r} contains weights of {owner}, such as "
-            f"{_format_first_keys(unused_below_head or unused)}. Choose the task or the "
-            "configuration with which this model was saved."
+            f"{_format_first_keys(unused_below_head or unused)}. Load it with the task and the "
+            "configuration with which it was saved."
         )
 
 

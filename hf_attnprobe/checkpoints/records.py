@@ -119,7 +119,9 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     """
     recorded_digests = record.get(DIGESTS_KEY)
     if not isinstance(recorded_digests, Mapping):
-        raise AttnProbeError(f"{folder / RECORD_FILE} has no {DIGESTS_KEY}; train the model again")
+        raise AttnProbeError(
+            f"{folder / RECORD_FILE} has no key {DIGESTS_KEY!r}; train the model again"
+        )
     current_digests = compute_digests(folder)
     for name, digest in recorded_digests.items():
         if current_digests.get(name) != digest:
@@ -144,7 +146,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_FILE
     if not path.is_file():
         return {}
-    advice = "train the model again"
+    advice = "Train the model again."
     fields = read_json(path, dict[str, Any], advice)
     record_type = FinishedTrainingRecord if DIGESTS_KEY in fields else TrainingRecord
     return dict(read_json(path, record_type, advice))

@@ -201,8 +201,8 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     differing_names = weights.keys() ^ untrained_weights.keys()
     if differing_names:
         raise AttnProbeError(
-            f"--weights 'untrained' needs a model that its configuration describes completely, but "
-            f"the weights {min(differing_names)} do not match it. Use --weights 'randomised'."
+            "--weights 'untrained' creates a new model from the configuration, but only one of both "
+            f"models has the weights {min(differing_names)!r}. Use --weights 'randomised'."
         )
     for name, parameter in weights.items():
         parameter.copy_(untrained_weights[name])

@@ -123,7 +123,9 @@ def test_shards_are_the_whole(bert, tokenizer, tmp_path):
 def test_half_precision_on_a_cpu_is_advised_against(tokenizer, tmp_path, caplog):
     tiny_models.saved(tmp_path, tiny_bert(tokenizer).to(torch.float16), tokenizer)
     audited(str(tmp_path))
-    assert "data type float16 is slow on this CPU" in caplog.text and "--dtype float32" in caplog.text
+    assert (
+        "data type float16 is slow on this CPU" in caplog.text and "--dtype float32" in caplog.text
+    )
     caplog.clear()
     audited(str(tmp_path), dtype="float32")
     assert "is slow on this CPU" not in caplog.text
@@ -195,7 +197,7 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
     said = pipeline("text-classification", model=bert, tokenizer=tokenizer)
     for subject in ((bert, tokenizer), [bert, tokenizer], said):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
-    with pytest.raises(AttnProbeError, match="a tuple already contains a tokenizer"):
+    with pytest.raises(AttnProbeError, match="tuple already contains a tokenizer"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
     refused("expected a pair (model, tokenizer)", audit, (bert, "tokenizer"), ROWS, **FEW)
 

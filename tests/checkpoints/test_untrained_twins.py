@@ -61,7 +61,7 @@ def test_what_has_no_start_of_its_own_is_refused():
     model = tiny_models.bert(60, layers=1, spread=0.02)
     model.classifier = nn.Sequential(model.classifier)
     with pytest.raises(
-        AttnProbeError, match=r"classifier\.\S+ do not match it\. Use --weights 'rand"
+        AttnProbeError, match=r"has the weights 'classifier\.\S+'\. Use --weights 'rand"
     ):
         change_weights(model, "untrained")
 

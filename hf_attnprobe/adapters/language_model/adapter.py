@@ -273,7 +273,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         is_in_answer = is_in_unit[-n_answer:]
         if not is_in_passage.any() or is_in_answer.any():
             raise AttnProbeError(
-                "expected a prompt with a passage before the answer, got a prompt without a passage"
+                "expected a passage before the answer, but the input 'unit_ids' does not mark one; "
+                "set it to -1 for all tokens outside the passage"
             )
 
     def observe(self, batch: Batch) -> Observation:

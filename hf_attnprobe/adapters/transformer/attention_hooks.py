@@ -642,7 +642,7 @@ class OutputHook:
         """
         operands, result_axes = equation.split("->")
         weight_axes, value_axes = operands.split(",")
-        batch, head, query, key = weight_axes
+        batch, head, query, key = list(weight_axes)
         (width,) = set(result_axes) - set(weight_axes)
         # Edits expect the axes in these orders.
         output_order = batch + head + query + width

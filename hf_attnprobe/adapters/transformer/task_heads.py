@@ -271,8 +271,8 @@ class MaskedWordHead(TokenTagHead):
         is_read = (inputs["input_ids"] == self.mask_id) & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a mask token in every text, but a text has none; in every text, replace "
-                "the word to predict with the mask token"
+                "expected a mask token in every text, but a text has none; replace the word to "
+                "predict with the mask token"
             )
         with_slots = dict(inputs) | _number_slots(is_read)
         logits = self._gather_slots(run(with_slots).logits, with_slots).nan_to_num(0)

@@ -375,7 +375,7 @@ def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
 BAD = {
     "the inputs lack labelled": lambda i: i.pop("labelled"),
     "a prompt that ends with its answer": lambda i: i["labelled"].zero_(),
-    "a prompt with a passage before": lambda i: i["unit_ids"].fill_(-1),
+    "expected a passage before the answer": lambda i: i["unit_ids"].fill_(-1),
     "token ids below 60, got 60": lambda i: i["input_ids"].fill_(60),
     "a batch with one prompt, got 2": lambda i: i.update({n: v.repeat(2, 1) for n, v in i.items()}),
 }
