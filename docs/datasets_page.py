@@ -7,10 +7,9 @@ from hf_attnprobe.data.recipes import RECIPES
 
 
 PAGE = Path(__file__).with_name("datasets.md")
-"""The page; the part above the mark is written by hand."""
+"""Path of the page. The text above ``MARK`` is written by hand."""
 MARK = "<!-- from here on: python docs/datasets_page.py -->\n"
-"""Line of the page below which the text is generated."""
-"""Comment after which the generated list begins."""
+"""Comment in the page. All text below it is generated."""
 
 
 def render_page() -> str:

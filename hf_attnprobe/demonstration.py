@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     from hf_attnprobe.reports.report import Report
 
 
-MARKER_FILE = "demo.json"
-"""File that marks a folder as the output of ``attnprobe demo``; a new run may replace such a folder."""
+DEMO_MARKER_FILE = "demo.json"
+"""Name of the file that marks a folder as the output of ``attnprobe demo``.
+
+A new demonstration may replace a folder with this file.
+"""
 
 N_QUESTIONS = 60
-"""Number of questions that are generated to audit the demonstration's language model."""
+"""Number of generated questions on which the demonstration's language model is audited."""
 
 PROMPT_TEMPLATE = "{context}\n\n{question}"
 """Template of the prompts for the demonstration's language model: a passage and a question."""
 
-LAYER_WIDTH = 64
-"""Number of dimensions of the demonstration classifier's embeddings and encoder states."""
+HIDDEN_SIZE = 64
+"""Size of each embedding and each hidden state in the demonstration's classifier."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ RATIONALE_STATISTICS = {
     "leave-one-out": "token_f1@leave_one_out",
     "chance": "rationale_size",
 }
-"""Name of the statistic that the demonstration prints for each ranking of words.
+"""Maps each ranking of words to the statistic that the demonstration prints for it.
 
 ``token_f1@…`` is the F1 score of a ranking's top words against the words that decide the label.
 ``rationale_size`` is the proportion of deciding words in the text: the score of a random ranking.
@@ -101,8 +104,8 @@ def demo(
 
     require_single_process("demo")
     data = make_rationale_dataset(options.n_examples, seed=options.seed)
-    with reserve_folder(output_dir, MARKER_FILE) as folder:
-        write_json(folder / MARKER_FILE, asdict(options))
+    with reserve_folder(output_dir, DEMO_MARKER_FILE) as folder:
+        write_json(folder / DEMO_MARKER_FILE, asdict(options))
         # An existing audit belongs to the model of an earlier demonstration.
         shutil.rmtree(folder / "audit", ignore_errors=True)
         metrics = _train_model(data, folder, options, progress)
@@ -147,8 +150,8 @@ def demo_language_model(
 
     require_single_process("demo")
     questions = datasets.Dataset.from_list([*generate_record_questions(N_QUESTIONS, seed=seed)])
-    with reserve_folder(output_dir, MARKER_FILE) as folder:
-        write_json(folder / MARKER_FILE, {"language_model": True, "seed": seed})
+    with reserve_folder(output_dir, DEMO_MARKER_FILE) as folder:
+        write_json(folder / DEMO_MARKER_FILE, {"language_model": True, "seed": seed})
         shutil.rmtree(folder / "audit", ignore_errors=True)
         train_decoder(folder / "model", seed=seed, progress=progress)
         questions.to_json(folder / "questions.jsonl")
@@ -173,7 +176,7 @@ def _train_model(
     from hf_attnprobe.training.classifier import train_classifier
 
     config = AttentionClassifierConfig(
-        encoder=options.encoder, embedding_size=LAYER_WIDTH, encoder_size=LAYER_WIDTH
+        encoder=options.encoder, embedding_size=HIDDEN_SIZE, encoder_size=HIDDEN_SIZE
     )
     _, _, metrics = train_classifier(
         config,

@@ -61,12 +61,12 @@ NON_MODEL_COLUMNS = frozenset(
 
 
 ALL = -1
-"""Index that selects all heads of a layer (as `Site.head`) or all layers (as `Site.layer`)."""
+"""Index that means "all" in a `Site`: all heads of the layer, or all layers."""
 HEAD_SET = -2
-"""Value of `Site.layer` for a site that is a set of heads from any layers.
+"""Layer index of a `Site` that is a set of heads from any layers.
 
-`Site.head` is then the set's index in `AttentionModelBase.head_sets`: `Site(HEAD_SET, 0)` is the
-first set.
+The head index then selects the set: `Site(HEAD_SET, 0)` is the first set in
+`AttentionModelBase.head_sets`.
 """
 
 
@@ -130,7 +130,9 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutputs:
-    """Head outputs for a fixed sample of texts, which mean and resample ablation insert.
+    """Head outputs for a fixed sample of texts.
+
+    Mean ablation and resample ablation insert them in place of a head's own output.
 
     Attributes:
         example_ids: Ids of the sampled texts.
@@ -167,9 +169,9 @@ class ReferenceOutputs:
 
 @dataclass(frozen=True, eq=False)
 class Donors:
-    """States from a fixed sample of texts, which interchange tests insert into other texts.
+    """Hidden states from a fixed sample of texts, one for the most attended position of each text.
 
-    Each text contributes the state at its most attended position.
+    The test `interchange` inserts them into other texts.
 
     Attributes:
         decisions: Predicted outcome for each part of the prediction, int `[texts, parts]`.
@@ -293,10 +295,10 @@ class AttentionModel(Protocol):
         """
 
     def describe_readout(self, observation: "Observation") -> str:
-        """Return an empty string, the description for models with a single query row.
+        """Describe the query row from which the prediction is computed.
 
-        Adapters for other models override this method to describe the query row from which the
-        prediction is computed.
+        The default implementation is for models with a single query row. Adapters for other models
+        override this method.
 
         Args:
             observation: The observed batch.
@@ -384,7 +386,9 @@ class IntegratedGradients(Protocol):
         """
 
     def compute_zero_embedding_probs(self, observation: "Observation") -> Tensor:
-        """Compute the probabilities at the start of the path, with all embeddings set to 0.
+        """Compute the probabilities for embeddings that are all 0.
+
+        This is the start of the path for integrated gradients.
 
         Args:
             observation: The observed batch.
@@ -490,7 +494,7 @@ class LinearReadout(Protocol):
     """Capability: logits that are a sum of one logit vector per token, weighted by attention.
 
     If the attention weights a_t sum to 1, the logits are Σ_t a_t · token_logits_t. Tests can then
-    compute the attention that changes the prediction most exactly, without a search.
+    compute exactly which attention changes the prediction most, without a search.
     """
 
     def compute_token_logits(self, observation: "Observation") -> Tensor:
@@ -512,7 +516,7 @@ class HeadValues(Protocol):
     """Capability: access to the vectors that attention averages."""
 
     def get_states(self, observation: "Observation", site: Site) -> Tensor:
-        """Return the vectors that a head averages, one per position.
+        """Return the vectors of which a head computes a weighted mean, one per position.
 
         Args:
             observation: The observed batch.
@@ -556,7 +560,9 @@ class HeadOutputs(Protocol):
     reference: ReferenceOutputs | None
 
     def set_reference(self, *batches: Batch) -> None:
-        """Store head outputs for a sample of texts as `reference`; called once per audit.
+        """Store the head outputs for a sample of texts in the attribute `reference`.
+
+        An audit calls this method once.
 
         Args:
             *batches: The sampled texts.
@@ -639,7 +645,7 @@ class Stack(Protocol):
             layer: Layer index.
 
         Returns:
-            Ascending layer indices, which end with `layer`.
+            Layer indices in ascending order. The last one is `layer`.
         """
 
 
@@ -663,12 +669,12 @@ class BlockOutputs(Protocol):
 
 
 KNOCKOUTS = ("none", "renormalised", "sink")
-"""Operators that block the attention to a unit of a passage (a knockout).
+"""Operators for a knockout, which sets the attention weights of one unit of a passage to 0.
 
-They set the unit's attention weights to 0, and differ in their use of the removed weight:
+They differ in what happens to the removed attention weight:
 
-- "none": the removed weight is lost, so that the row sums to less than 1.
-- "renormalised": the row's remaining keys receive it, in proportion to their weights.
+- "none": it is lost, so that the remaining attention weights sum to less than 1.
+- "renormalised": the other keys receive it, in proportion to their attention weights.
 - "sink": the attention sink (usually the first token) receives it.
 """
 
@@ -691,10 +697,12 @@ class LayerReader(Protocol[S]):
 class AnswersFromPassage(Protocol):
     """Capability: a language model that answers from a passage.
 
-    The keys are the passage's units, in text order, followed by two fixed keys: one for all other
-    tokens (question, template, answer), and one for the attention sink (the model's explicit sink,
-    or else the first token). The queries are the tokens after the passage. The row of token t - 1
-    predicts token t.
+    The keys are the passage's units, in text order, followed by two fixed keys:
+
+    - one for all other tokens (question, template and answer),
+    - one for the attention sink (the model's explicit sink, or else the first token).
+
+    The queries are the tokens after the passage. Each query row predicts the next token.
     """
 
     def compute_log_prob(self, observation: "Observation", probs: Tensor) -> Tensor:
@@ -797,8 +805,8 @@ class AnswersFromPassage(Protocol):
     ) -> Tensor:
         """Compute the probabilities after blocking the attention to some units.
 
-        Like `MaskedReplay.replay_masked`, but the operator determines the use of the removed
-        weight.
+        This is like `MaskedReplay.replay_masked`, but the operator determines what happens to the
+        removed attention weight.
 
         Args:
             observation: The observed prompt.
@@ -875,8 +883,8 @@ class AttentionModelBase(AttentionModel):
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Return the reason why the model lacks a capability, or None if it has the capability.
 
-        Override this method if the answer depends on the wrapped model, and not only on the
-        adapter class's methods.
+        By default, the model has a capability if the adapter class has its methods. Override this
+        method if the answer also depends on the wrapped model.
 
         Args:
             capability: A capability protocol, such as `EditableInputs`.
@@ -887,20 +895,17 @@ class AttentionModelBase(AttentionModel):
         """
         if capability is Decisions and not self.prediction.decides:
             return (
-                f"expected a model that makes decisions, but this model predicts "
-                f"{self.prediction.name}; set a decision threshold with --threshold"
+                f"this model predicts {self.prediction.name} and makes no decisions (define "
+                "them with --threshold)"
             )
         if capability is ExchangeableStates and not self.prediction.class_names:
             return (
-                "expected a model with the same classes for every text, but this model predicts "
-                f"{self.prediction.name}; leave the test out"
+                "the test needs the same classes for every text, but this model predicts "
+                f"{self.prediction.name}"
             )
         if isinstance(self, capability):
             return None
-        return (
-            f"expected a model with the methods of {capability.__name__}, but "
-            f"{type(self).__name__} does not have them; add the methods or leave the test out"
-        )
+        return f"{type(self).__name__} does not have the methods of {capability.__name__}"
 
     def require(self, capability: type[T], site: Site | None = None) -> T:
         """Return the model itself, or raise an error if it lacks a capability.
@@ -967,10 +972,10 @@ class AttentionModelBase(AttentionModel):
         self.get_heads_by_layer(site)
 
     def self_check(self, batch: Batch) -> None:
-        """Do nothing; adapters override this method to check that edits affect the output.
+        """Raise AttnProbeError if edited attention does not affect the output.
 
-        An audit calls this method before its tests. It should raise AttnProbeError if edited
-        attention does not affect the output. To check an adapter in a test suite, use
+        An audit calls this method before its tests. The default implementation does not check
+        anything, so adapters should override it. To check an adapter in a test suite, use
         `hf_attnprobe.testing.check_adapter`.
 
         Args:
@@ -978,17 +983,17 @@ class AttentionModelBase(AttentionModel):
         """
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Return None; adapters override this method to call the user's model without hooks.
+        """Compute probabilities with the user's own model, without the adapter's hooks.
 
-        An audit compares the resulting probabilities with the adapter's probabilities. The model
-        should be called with `batch.tokenizer_output`, as users call it, or with `batch.inputs` if
-        there is no tokenizer output.
+        An audit compares these probabilities with the adapter's probabilities. Adapters that
+        override this method should call the model with `batch.tokenizer_output`, or with
+        `batch.inputs` if there is no tokenizer output. The default implementation returns None.
 
         Args:
             batch: Texts from `prepare`.
 
         Returns:
-            Probabilities `[batch, classes]`, or None if the model cannot be called by itself.
+            Probabilities `[batch, classes]`, or None if the model cannot run without the adapter.
         """
         return None
 
@@ -1009,10 +1014,11 @@ class AttentionModelBase(AttentionModel):
         return model.erase_inputs(observation, erased).transpose(0, 1)
 
     def get_unit_positions(self, observation: "Observation", layer: int, units: Tensor) -> Tensor:
-        """Return the selected units unchanged, because each unit has a single position.
+        """Convert selected units to the positions at which a layer stores them.
 
-        Adapters override this method if a unit has several positions (such as the pieces of a
-        word), or if positions are shifted in some layers.
+        The default implementation returns `units` unchanged. Adapters override this method if a
+        unit has several positions (such as the pieces of a word), or if some layers shift the
+        positions.
 
         Args:
             observation: The observed batch.
@@ -1050,9 +1056,9 @@ def _group_heads_by_layer(sites: Sequence[Site]) -> dict[int, list[int]]:
 
 
 UNLIMITED_LENGTH = 10**9
-"""Token count from which a tokenizer's `model_max_length` is treated as no limit.
+"""If a tokenizer's `model_max_length` is at least this number, its length is unlimited.
 
-Tokenizers without a length limit report a very large number, such as 10**30.
+Tokenizers without a length limit set `model_max_length` to a very large number, such as 10**30.
 """
 
 
@@ -1107,17 +1113,16 @@ class Observation:
         n_targets = prediction.count_targets(self.probs)
         if not n_targets:
             raise AttnProbeError(
-                f"no target class can be chosen, because this model predicts {prediction.name}; "
-                "leave the target out"
+                f"this model has no classes, because it predicts {prediction.name}. Leave out the target."
             )
         if isinstance(target, str) and names.count(target) == 1:
             return names.index(target)
         class_index = int(target) if str(target).isdecimal() else -1
         if 0 <= class_index < n_targets:
             return class_index
-        hint = f"the names are {', '.join(names)}" if names else "choose one of these numbers"
+        hint = f". The class names are {', '.join(names)}." if names else ""
         raise AttnProbeError(
-            f"expected a target class from 0 to {n_targets - 1}, got {target}; {hint}"
+            f"expected a target class from 0 to {n_targets - 1}, got {target}{hint}"
         )
 
     def find_flips(self, after: Tensor) -> Tensor:
@@ -1162,8 +1167,10 @@ class Observation:
 
         It is 1 for all texts if `explained_class` is None.
         """
-        is_for = self.model.prediction.is_decided_for(self.probs, self.explained_class)
-        return torch.where(is_for, 1, -1)[:, None]
+        predicts_explained_class = self.model.prediction.is_target_predicted(
+            self.probs, self.explained_class
+        )
+        return torch.where(predicts_explained_class, 1, -1)[:, None]
 
     def remember(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return a cached result, or compute and cache it.
@@ -1242,11 +1249,12 @@ class Observation:
         """
 
         def compute() -> list[Tensor]:
-            # The rows must not depend on the explained class, because they are cached for all.
+            # The cache is shared by all explained classes, so the rows must not depend on one.
             return _find_rows_with_gradient(self.with_target(None))
 
-        is_real = self.model.get_visible_keys(self, layer).any(-1)
-        return self.remember("reaching", compute)[layer] & is_real
+        is_effective_by_layer = self.remember("effective_queries", compute)
+        is_real_token = self.model.get_visible_keys(self, layer).any(-1)
+        return is_effective_by_layer[layer] & is_real_token
 
     def get_target_classes(self, target: int | None) -> Tensor:
         """Return the index of the class to explain in each text.
@@ -1275,7 +1283,10 @@ class Observation:
             Probabilities `[..., batch]`.
         """
         total = predictions.sum_entries(probs, self.get_target_classes(None))
-        return total if self.explained_class is None else total * self._n_parts
+        if self.explained_class is None:
+            return total
+        # The entries of all parts together sum to 1, so this part's entries sum to 1 / n_parts.
+        return total * self._n_parts
 
     def apply_standard_temperature(self, probs: Tensor) -> Tensor:
         """Convert probabilities to the standard temperature.
@@ -1357,16 +1368,16 @@ class Observation:
         Returns:
             Permutations as key indices, int `[copies, batch, queries, keys]`.
         """
-        permutations: dict = self.remember("permutations", dict)
+        cached_permutations: dict = self.remember("permutations", dict)
         key = layer, n_copies, seed
-        if key not in permutations:
-            # Permutations are large, so they are cached for one layer only.
-            permutations.clear()
+        if key not in cached_permutations:
+            # Permutations are large, so only one layer's permutations are cached.
+            cached_permutations.clear()
             visible = self.model.get_visible_keys(self, layer)
-            permutations[key] = draw_permutations(
+            cached_permutations[key] = draw_permutations(
                 visible, n_copies, seed=seed, example_ids=self.batch.example_ids
             )
-        return permutations[key]
+        return cached_permutations[key]
 
     def compute_gradient_importance(self) -> Tensor:
         """Compute |gradient × input| for the explained class's probability.
@@ -1384,69 +1395,75 @@ class Observation:
         return self.remember(("gradient", self.explained_class), compute)
 
     def compute_leave_one_out_importance(self) -> Tensor:
-        """Compute each unit's leave-one-out importance, the output change after erasing it.
+        """Compute leave-one-out importance: the output change after erasing each unit alone.
 
-        The change is the total variation distance to the whole text's output (Jain & Wallace 2019,
-        Algorithm 1). If `explained_class` is set, it is |p(text without unit) - p(text)| for this
-        class. With two classes, both definitions give the same number.
+        The output change is the total variation distance (Jain & Wallace 2019, Algorithm 1). If
+        `explained_class` is set, it is |p(text without unit) - p(text)| for this class instead.
+        With two classes, both definitions give the same number.
 
         Returns:
             Importance of each position, `[batch, keys]`.
         """
         if self.explained_class is None:
             return self.model.prediction.compute_distance(self.probs, self.leave_one_out)
-        explained = self.get_target_classes(None)
-        # Probabilities above 1/2 are stored as p - 1, because floating-point numbers near 0 are
+        classes = self.get_target_classes(None)
+        probs_without_unit = self.leave_one_out
+        # Probabilities above 1/2 are compared as p - 1, because floating-point numbers near 0 are
         # more precise than numbers near 1.
-        is_large = self.probs.gather(-1, explained[:, None])[:, 0] * self._n_parts > 0.5
-        before = compute_shifted_probability(self.probs, explained, is_large)
-        without = self.leave_one_out
-        explained_by_key = explained[:, None].expand(without.shape[:2])
-        after = compute_shifted_probability(
-            without, explained_by_key, is_large[:, None].expand_as(explained_by_key)
-        )
+        is_large = self.probs.gather(-1, classes[:, None])[:, 0] * self._n_parts > 0.5
+        before = compute_shifted_probability(self.probs, classes, is_large)
+        classes_by_key = classes[:, None].expand(probs_without_unit.shape[:2])
+        is_large_by_key = is_large[:, None].expand_as(classes_by_key)
+        after = compute_shifted_probability(probs_without_unit, classes_by_key, is_large_by_key)
         return (after - before[:, None]).abs() * self._n_parts
 
 
 def _find_rows_with_gradient(observation: Observation) -> list[Tensor]:
     """Find the query rows whose attention has a nonzero gradient.
 
-    The predicted class's probability is differentiated. If its gradient is rounded to 0 in a text,
-    the least probable class is used as well. If this gradient is also 0, all rows are returned.
+    These are the rows with a gradient of the predicted class's probability. If a text has no such
+    row, because its gradients are rounded to 0, the gradients of the least probable class are used
+    too. If these are also 0, all rows of the text are selected.
 
     Returns:
-        One tensor per layer, bool `[batch, queries]`.
+        Whether each row is selected. One tensor per layer, bool `[batch, queries]`.
     """
-    attention = observation.attention
     if observation.model.lacks(Differentiable):
-        return [torch.ones_like(weights[:, 0, :, 0], dtype=torch.bool) for weights in attention]
-    rows = [_has_gradient(gradient) for gradient in observation.attention_gradient]
-    has_no_row = _has_no_row_in_any_layer(rows)
-    if not has_no_row.any():
-        return rows
+        return [
+            torch.ones_like(weights[:, 0, :, 0], dtype=torch.bool)
+            for weights in observation.attention
+        ]
+    selected = [_has_gradient(gradient) for gradient in observation.attention_gradient]
+    if not _has_no_selected_row(selected).any():
+        return selected
     model = observation.model.require(Differentiable)
     probs = observation.probs
-    least_probable = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
-    gradients = model.compute_attention_gradient(observation, least_probable)
-    rows = [row | _has_gradient(gradient) for row, gradient in zip(rows, gradients, strict=True)]
-    has_no_row = _has_no_row_in_any_layer(rows)
-    return [row | has_no_row[:, None] for row in rows]
+    least_probable_class = probs.masked_fill(probs == 0, torch.inf).argmin(-1)
+    gradients = model.compute_attention_gradient(observation, least_probable_class)
+    selected = [
+        layer_selected | _has_gradient(gradient)
+        for layer_selected, gradient in zip(selected, gradients, strict=True)
+    ]
+    selects_all_rows = _has_no_selected_row(selected)[:, None]
+    return [layer_selected | selects_all_rows for layer_selected in selected]
 
 
-def _has_no_row_in_any_layer(rows: Sequence[Tensor]) -> Tensor:
-    """Check for each text whether all query rows in all layers are False, bool `[batch]`.
+def _has_no_selected_row(selected: Sequence[Tensor]) -> Tensor:
+    """Return whether a text has no selected query row in any layer, bool `[batch]`.
 
     Args:
-        rows: One tensor per layer, bool `[batch, queries]`.
+        selected: Whether each row is selected. One tensor per layer, bool `[batch, queries]`.
     """
-    has_row_by_layer = torch.stack([row.any(-1) for row in rows])
+    has_row_by_layer = torch.stack([layer_selected.any(-1) for layer_selected in selected])
     return ~has_row_by_layer.any(0)
 
 
 def _has_gradient(gradient: Tensor) -> Tensor:
-    """Check whether each query row has a nonzero gradient, bool `[batch, queries]`.
+    """Return whether each query row has a nonzero gradient, bool `[batch, queries]`.
 
     Args:
         gradient: Gradient with respect to attention, `[batch, heads, queries, keys]`.
     """
-    return (gradient != 0).any(-1).any(1)
+    is_nonzero = gradient != 0
+    has_nonzero_key = is_nonzero.any(-1)
+    return has_nonzero_key.any(1)

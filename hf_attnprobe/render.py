@@ -18,7 +18,7 @@ from hf_attnprobe.reports.report import (
     join_shares,
     read_audit,
 )
-from hf_attnprobe.retraining.report import FOLDER_KIND, read_retraining
+from hf_attnprobe.retraining.report import RETRAINING_FILE, read_retraining
 from hf_attnprobe.storage.folders import write_atomically
 from hf_attnprobe.studies.report import read_study_report
 from hf_attnprobe.studies.steps import STATE_FILE
@@ -33,13 +33,13 @@ RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".json": lambda result: result.to_json(),
     ".csv": lambda result: format_csv(result.summary_frame()),
 }
-"""Function that renders a result as text, by the ending of the output file."""
+"""Maps the ending of an output file to the function that renders a result in this format."""
 
 DOCUMENT_ENDINGS = (".md", ".html", ".json")
-"""Endings of output files that are supported for every type of result."""
+"""Endings of the output files that every type of result supports."""
 
 TABLE_ENDINGS = (".csv",)
-"""Endings of output files with a table; only audits and retrainings support them."""
+"""Endings of output files that contain a table. Only audits and retrainings support them."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ResultType:
         if ending not in self.endings:
             raise AttnProbeError(
                 f"--output for {self.name} must end in {' or '.join(self.endings)}, got "
-                f"{output or 'no file'}; choose another file name"
+                f"{output or 'no file'}. Choose another file name."
             )
         if self.read is not None:
             result = self.read(source)
@@ -89,8 +89,8 @@ class ResultType:
             return (source / self.files[ending]).read_text(encoding="utf-8")
         except OSError as error:
             raise AttnProbeError(
-                f"{source} contains no finished results of {self.name}; run the command that created "
-                "it again"
+                f"{source} contains no finished results of {self.name}. Run the command that created "
+                "the folder again."
             ) from error
 
 
@@ -100,27 +100,29 @@ AUDIT_RESULT = ResultType(
     read=read_audit,
     endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
-"""Result type for the output folder of an audit."""
+"""Result type of the output folder of an audit, which contains the marker file."""
 
 RETRAINING_RESULT = ResultType(
     name="a retraining",
-    marker=f"{FOLDER_KIND}.json",
+    marker=RETRAINING_FILE,
     read=read_retraining,
     endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
-"""Result type for the output folder of a retraining."""
+"""Result type of the output folder of a retraining, which contains the marker file."""
 
 STUDY_RESULT = ResultType(name="a study", marker=STATE_FILE, read=read_study_report)
-"""Result type for the output folder of a study."""
+"""Result type of the output folder of a study, which a state file identifies."""
 
 TYPES_WITH_FIGURES = (AUDIT_RESULT, RETRAINING_RESULT)
-"""Result types with figures, which the option ``--figures`` saves as files."""
+"""Result types with figures. The option ``--figures`` saves these figures as files."""
 
 SHARES_RESULT = ResultType(
     name="shares of an audit", marker="", read=join_shares, endings=AUDIT_RESULT.endings
 )
-"""Result type for several folders that each contain one share (part of the texts) of the same audit.
-It has no marker file of its own."""
+"""Result type of several folders that each contain one share of the same audit.
+
+A share is a part of the texts. Shares need no marker file, because each folder is an audit.
+"""
 
 AUDIT_COMPARISON_RESULT = ResultType(
     name="several audits",
@@ -128,7 +130,10 @@ AUDIT_COMPARISON_RESULT = ResultType(
     read=compare_audits,
     endings=(*DOCUMENT_ENDINGS, *TABLE_ENDINGS),
 )
-"""Result type for several folders of different audits; the first audit is compared with the others."""
+"""Result type of several folders of different audits.
+
+The first audit is compared with the others.
+"""
 
 RESULT_TYPES = (
     RETRAINING_RESULT,
@@ -156,10 +161,10 @@ def detect_result_type(folder: Path) -> ResultType:
     Returns:
         The result type; an audit if there is no marker file.
     """
-    return next(
-        (result_type for result_type in RESULT_TYPES if (folder / result_type.marker).is_file()),
-        AUDIT_RESULT,
-    )
+    for result_type in RESULT_TYPES:
+        if (folder / result_type.marker).is_file():
+            return result_type
+    return AUDIT_RESULT
 
 
 @public_function
@@ -193,7 +198,7 @@ def render_report(folder: Folders, output: str | Path | None = None) -> str:
             write_atomically(Path(output), text)
         except OSError as error:
             raise AttnProbeError(
-                f"cannot write {output} ({error.strerror}); choose another --output"
+                f"cannot write {output}: {error.strerror}. Choose another file for --output."
             ) from error
     return text
 
@@ -217,12 +222,18 @@ def render_terminal_report(folder: Folders) -> str:
 
 
 def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
-    """Detect the result type, and return it with the folder or folders to read."""
+    """Detect the type of the results in one or several folders.
+
+    Returns:
+        The result type, and the folder or the list of folders from which it is read.
+    """
     folders = _list_folders(folder)
     if len(folders) == 1:
         return detect_result_type(folders[0]), folders[0]
     _check_comparable(folders)
-    return SHARES_RESULT if all(map(is_share, folders)) else AUDIT_COMPARISON_RESULT, folders
+    are_shares = all(is_share(path) for path in folders)
+    result_type = SHARES_RESULT if are_shares else AUDIT_COMPARISON_RESULT
+    return result_type, folders
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
@@ -241,7 +252,7 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     if len(folders) != 1 or result_type not in TYPES_WITH_FIGURES or result_type.read is None:
         names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
         raise AttnProbeError(
-            f"--figures needs exactly one folder, which contains {names}; pass one such folder"
+            f"--figures needs exactly one folder with {names}. Pass only this folder."
         )
     # Matplotlib is slow to import.
     from hf_attnprobe.plots.matplotlib_backend import save_charts
@@ -254,7 +265,7 @@ def _list_folders(folder: Folders) -> list[Path]:
     folders = [folder] if isinstance(folder, str | Path) else folder
     if not folders:
         raise AttnProbeError(
-            "no folder with results was passed; pass the output folder of a command"
+            "expected a folder with results, got none. Pass the output folder of a command."
         )
     return [Path(path) for path in folders]
 
@@ -265,7 +276,7 @@ def _check_comparable(folders: Sequence[Path]) -> None:
         result_type = detect_result_type(folder)
         if result_type is not AUDIT_RESULT:
             raise AttnProbeError(
-                f"only audits can be compared, but {folder} contains {result_type.name}; pass this "
-                "folder alone"
+                f"only audits can be compared, but {folder} contains {result_type.name}. Pass this "
+                "folder without other folders."
             )
     check_distinct_folders(folders)

@@ -116,7 +116,7 @@ def _get_visible_keys(observation: Observation, layer: int) -> Tensor:
 
 
 def _create_edited_attention(observation: Observation, layer: int) -> Tensor:
-    """Create edited attention with all weight on each row's least attended key.
+    """Return edited attention: each row has all its weight on its least attended key.
 
     Rows without visible keys stay unchanged.
     """

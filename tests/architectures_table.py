@@ -30,22 +30,51 @@ KINDS = ("works", "refused", "not buildable here", "wrong")
 
 HEAD = """# Architectures
 
-Which classifiers of Transformers can be audited. Every `…ForSequenceClassification` and `…ForImageClassification` of Transformers {version} is
-built with tiny random weights and run; `python -m tests.architectures_table` writes this page, so that nothing in it is from memory.
+This page lists the models of Transformers {version} that can be audited. Each `…ForSequenceClassification`,
+`…ForImageClassification` and causal language model was built with a small configuration and random weights, and then
+tested. To test them again, run `python -m tests.architectures_table`, which writes this page.
 
-*Works* means: `audit()` with the default tests ends in a report; the probabilities are those of a plain call of the model; attention put back
-unchanged changes nothing, two other attentions in every layer change the prediction, and each replay equals a whole pass with the same edit;
-a text is predicted alike, and attends alike, with and without padding; leave-one-out is the shorter text; all within 5·10⁻⁵ in float32. *Attention*
-says whether what is read was also held against `output_attentions` of the eager model. *Refused* is one line, which is given. Tiny random
-weights show that the mechanism fits a family, not what a trained checkpoint of it would say.
+A result for random weights shows that the package supports an architecture. It does not show whether the attention of a
+trained checkpoint explains its predictions.
 
-Of images no token can be left out, so that `correlation`, `input_erasure` and `explanations` are left out of a default audit.
+## The results
 
-Of *language models* every causal one is built so. There *works* means: attention to three units of a passage, put back unchanged, changes
-nothing at all; two other attentions in the lowest layer, in the highest and in all, a unit knocked out in all layers in three ways, each unit deleted
-with and without its gap, and the probabilities of the answer equal full passes of the eager model with edits written by hand, within 10⁻⁵. *Rows*
-are those that an edit runs again: behind the passage, on the keys and values of what comes before; all of them in hybrids and in models
-that do not go on from keys and values. Of hybrids only the layers with softmax attention are tested.
+- *works*: all checks below have passed.
+- *refused*: an audit stops with the error message in the column "reason".
+- *not buildable here*: the model could not be built, for example because a library is missing.
+- *wrong*: a check has failed.
+
+## The checks of classifiers
+
+- `audit()` with the default tests writes a report.
+- The probabilities are those of a plain call of the model.
+- If the attention is replaced by itself, nothing changes. If it is replaced by other attention, the prediction changes.
+  This is tested in every layer.
+- A replay, which starts at the edited layer, gives the same result as a complete forward pass with the same edit.
+- Predictions and attention are the same with and without padding.
+- Leave-one-out gives the same result as the shortened text.
+
+All comparisons are made in float32 with a tolerance of 5·10⁻⁵. The column "attention" shows whether the attention was also
+compared with `output_attentions` of the eager model.
+
+Tokens of images cannot be left out. For images, a default audit therefore does not run the tests `correlation`,
+`input_erasure` and `explanations`.
+
+## The checks of language models
+
+The audit of a language model is compared with full passes of the eager model, in which the same edits were made by hand.
+The tolerance is 10⁻⁵. The following edits are compared:
+
+- attention to three units of a passage is replaced by itself, which must not change anything;
+- attention is replaced in the lowest layer, in the highest layer, and in all layers;
+- attention to a unit is blocked in all layers, in three variants;
+- each unit is deleted, with and without its gap.
+
+The column "rows" shows the tokens that are computed again after an edit. Usually, these are the tokens after the passage,
+and the keys and values of earlier tokens are reused. Hybrid models, and models that cannot reuse keys and values, compute
+all tokens again. In hybrid models, only the layers with softmax attention are tested.
+
+## Numbers of architectures
 """
 
 

@@ -177,7 +177,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registri
         assert {told, f"{told}_low", f"{told}_high", f"{told}_n"} <= logged
         keys = re.findall(r"^\| (`.*?`) \|", read(page), flags=re.MULTILINE)
         documented = {key for row in keys for key in re.findall(r"`(\w+)`", row)}
-        assert set(names["told"]) <= documented
+        assert set(names["explanation"]) <= documented
 
 
 @pytest.mark.slow

@@ -46,9 +46,9 @@ LANGUAGE_MODEL_SUFFIXES = (
     "ModelWithLMHead",
     "GenerationDecoder",
 )
-"""Suffixes by which the class names of causal language models in Transformers are recognised.
+"""Suffixes of the class names of causal language models in Transformers.
 
-For example, `LlamaForCausalLM` and `GPT2LMHeadModel` are causal language models.
+For example, the class name `LlamaForCausalLM` ends with the first suffix.
 """
 
 _factories: dict[str | type, AdapterFactory] = {}
@@ -74,8 +74,8 @@ def register_adapter(model_type: str | type, factory: AdapterFactory) -> None:
     """
     if not isinstance(model_type, str | type):
         raise AttnProbeError(
-            f"expected a model type (a string) or a model class, got {model_type!r}; pass the "
-            "value of config.model_type"
+            "expected a model class or a model type, such as 'bert', as model_type, got "
+            f"{model_type!r}"
         )
     _factories[model_type] = factory
 
@@ -137,15 +137,15 @@ def _find_factory(model: nn.Module) -> AdapterFactory:
     name = type(model).__name__
     if model_type is None:
         raise AttnProbeError(
-            f"expected a Transformers model or a model with an adapter, got {name}; "
-            "register an adapter with register_adapter, see docs/extending.md"
+            f"expected a Transformers model, got {name}. Write an adapter for this model, and "
+            "register it with register_adapter (see docs/extending.md)."
         )
     if name.endswith(LANGUAGE_MODEL_SUFFIXES):
         return LanguageModelAdapter
     if name.endswith("ForConditionalGeneration") and hasattr(model.config, "vision_config"):
         raise AttnProbeError(
-            f"expected a language model that reads only text, but {name} also reads images; this "
-            "model cannot be audited"
+            f"{name} cannot be audited, because it also reads images; choose a language model that "
+            "reads only text"
         )
     return TransformerAdapter
 
@@ -165,8 +165,8 @@ def _wrap_attention_classifier(
         )
     if model.config.attention == "guided":
         raise AttnProbeError(
-            "expected a model that computes its own attention, but this model was trained with "
-            "another model's attention (attention=guided); audit the other model"
+            "this model cannot be audited, because it uses another model's attention "
+            "(attention='guided'); audit the other model"
         )
     adapter_class: type[SingleHeadAdapter] = ClassifierAdapter
     if is_hierarchical(model.config):

@@ -131,9 +131,9 @@ def _remove_tokens(
 # only once per observation, because many heads rank the same tokens first.
 
 ERASURE_OPERATORS = ("deletion", "mask")
-"""Operators that erase tokens from a text.
+"""Erasure operators, which remove tokens from a text.
 
-- "deletion": the tokens are removed, and the text becomes shorter.
+- "deletion": the tokens are deleted, and the text becomes shorter.
 - "mask": the tokens are replaced with the mask token.
 """
 

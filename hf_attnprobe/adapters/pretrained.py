@@ -70,16 +70,15 @@ class PretrainedModelInfo:
     def __init__(self, model: PreTrainedModel):
         if not hasattr(model, "get_input_embeddings"):
             raise AttnProbeError(
-                f"expected a Transformers model or a model with an adapter, got "
-                f"{type(model).__name__}; "
-                "register an adapter with register_adapter, see docs/extending.md"
+                f"expected a Transformers model, got {type(model).__name__}. Write an adapter for "
+                "this model, and register it with register_adapter (see docs/extending.md)."
             )
         config = model.config
         embeddings = get_embeddings_module(model)
         if not config.return_dict:
             raise AttnProbeError(
-                "expected a model that returns named outputs, but its configuration has "
-                "return_dict=False; set model.config.return_dict = True"
+                "expected return_dict=True in the model's configuration, got return_dict=False; set "
+                "model.config.return_dict = True"
             )
         self.user_model: Any = model
         self.label_names = get_class_names(config)
@@ -188,7 +187,7 @@ class ScaledGradients:
 
 
 LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
-"""Types of rotary position embeddings (RoPE) that encode positions differently in longer texts."""
+"""Types of rotary position embeddings (RoPE) that depend on the length of the text."""
 
 
 def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
@@ -270,8 +269,8 @@ def unwrap_peft(model: nn.Module) -> nn.Module:
         return model
     if model.active_peft_config.is_prompt_learning:
         raise AttnProbeError(
-            "expected a peft adapter that changes the model's weights, such as LoRA, but "
-            f"{model.active_peft_config.peft_type.value} adds a prompt; it cannot be audited"
+            f"a peft adapter of type {model.active_peft_config.peft_type.value} cannot be audited, "
+            "because it adds a prompt. Use an adapter that changes the weights, such as LoRA."
         )
     return model.get_base_model()
 
@@ -288,9 +287,10 @@ def get_class_names(config: PreTrainedConfig) -> list[str]:
     try:
         return list_label_names(config.id2label)
     except ValueError as error:
+        keys = ", ".join(map(repr, config.id2label or ()))
         raise AttnProbeError(
-            "expected numbers as keys of id2label in the model's configuration, got "
-            f"{', '.join(map(repr, config.id2label or ()))!s:.80}; number the names from 0"
+            "expected whole numbers as keys of id2label in the model's configuration, got "
+            f"{keys[:80]}; use the keys 0, 1, 2 and so on"
         ) from error
 
 

@@ -24,10 +24,10 @@ DEFAULT_SCORE_TESTS = {
     "erasure": {},
     "shapley": {"exact_units": 8, "longer": "phrases"},
 }
-"""Tests that ``evaluate_scores`` runs by default on a classifier, with their options, by name.
+"""Tests that ``evaluate_scores`` runs by default on a classifier.
 
-Shapley values of up to 8 units are exact, which takes 2**8 = 256 forward passes per text. Longer
-texts are divided into phrases.
+The keys are test names, and the values are options. The Shapley values of up to 8 units are exact,
+which takes 2**8 = 256 forward passes per text. Longer texts are divided into phrases.
 """
 DEFAULT_PROMPT_SCORE_TESTS = ("sources",)
 """Names of the tests that ``evaluate_scores`` runs by default on a language model."""
@@ -139,7 +139,9 @@ def evaluate_scores(
     from hf_attnprobe.audits.setup import AuditRequest
 
     if scores is None:
-        raise AttnProbeError("expected scores to evaluate, got None; use audit() without scores")
+        raise AttnProbeError(
+            "expected scores, got None. Use audit() to audit a model without scores."
+        )
     if tests is None:
         is_prompted = is_language_model(model)
         tests = DEFAULT_PROMPT_SCORE_TESTS if is_prompted else DEFAULT_SCORE_TESTS

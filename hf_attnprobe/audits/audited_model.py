@@ -1,8 +1,9 @@
 """Loads the audited model with its adapter, its tokenizer and a record of its origin.
 
-Attention classifiers are audited in float64. If a prediction is saturated, leave-one-out ranks
-differences as small as 1e-8. In float32, such ranks depend on the matrix kernels, so Kendall's τ
-changes with the batch size by about 0.01. Float64 takes about twice the time.
+Attention classifiers are audited in float64, which takes about twice the time of float32. If a
+probability is close to 1, erasing a word may change it by only 1e-8. In float32, the order of such
+words would depend on rounding errors. Kendall's τ would then change by about 0.01 if the batch size
+changes.
 """
 
 import copy
@@ -72,12 +73,12 @@ adapter, a pipeline, or a (model, tokenizer) pair.
 TokenizerLike = Any
 """Type of the argument ``tokenizer``: a tokenizer, or an image processor for an image model."""
 HALF_PRECISION_TYPES = ("bfloat16", "float16")
-"""16-bit data types, as values for ``--dtype``.
+"""Values of ``--dtype`` for half precision (16 bits).
 
-An audit with one of them first checks on a few texts that its results are close to float32.
+An audit in half precision first compares the results for a few texts with float32.
 """
 SLOW_CPU_TYPES = {torch.bfloat16, torch.float16}
-"""Data types in which most CPUs compute more slowly than in float32."""
+"""Data types that are slower than float32 on most CPUs."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def load_audited_model(
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
         adapter_options = ("dtype", "weights", "level", "threshold", "scale")
-        _refuse_options(options, adapter_options, "an adapter, which is already configured")
+        _refuse_options(options, adapter_options, "an adapter")
         loaded = _load_model(model.model, tokenizer)
         _check_tokenizer_fits(loaded, model)
         return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
@@ -195,9 +196,9 @@ def check_number_unit(audited_model: AuditedModel) -> None:
     """
     if not audited_model.has_number_unit:
         raise AttnProbeError(
-            f"{audited_model.name} predicts a number, whose changes are measured in standard "
-            "deviations of the labels, but the labels are missing or all equal; name the label "
-            "column with --label-column, or set the unit with --scale"
+            f"{audited_model.name} predicts a number, but its unit is unknown, because the labels "
+            "are missing or all equal. Name the label column with --label-column, or set the unit "
+            "with --scale."
         )
 
 
@@ -215,16 +216,13 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
         has_tokenizer = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
         if not has_image_model and not has_tokenizer:
             type_names = ", ".join(type(part).__name__ for part in model)
-            raise AttnProbeError(
-                f"expected a pair (model, tokenizer), got ({type_names}); pass both in this order"
-            )
+            raise AttnProbeError(f"expected a pair (model, tokenizer), got ({type_names})")
         pair = model[0], model[1]
     else:
         return model, tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
-            f"a {type(model).__name__} already contains a tokenizer, but the argument tokenizer was "
-            "passed too; leave it out"
+            f"the {type(model).__name__} already contains a tokenizer. Leave out the argument tokenizer."
         )
     return pair
 
@@ -237,7 +235,7 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
     source = str(getattr(model, "name_or_path", "") or "")
     if tokenizer is None and not source and not accepts_images(model):
         raise AttnProbeError(
-            "a model that is passed as an object needs a tokenizer; pass tokenizer="
+            "a model that is passed as an object needs a tokenizer. Add the argument tokenizer=..."
         )
     locate = partial(locate_checkpoint, source) if source else None
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, locate)
@@ -301,8 +299,8 @@ def _resolve_tokenizer(
         return load_tokenizer(locate())
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise AttnProbeError(
-            f"expected a Transformers tokenizer, got {format_short(tokenizer)}; pass "
-            "tokenizer=AutoTokenizer.from_pretrained(…)"
+            f"expected a Transformers tokenizer, got {format_short(tokenizer)}. Load one with "
+            "AutoTokenizer.from_pretrained(...)."
         )
     return tokenizer
 
@@ -354,8 +352,8 @@ def _build_head_options(
         return {"rows": options.rows, "unit": unit}
     if options.rows != "behind":
         raise AttnProbeError(
-            f"rows={options.rows!r} needs a language model, but {loaded.name} is another type of "
-            "model; leave it out"
+            f"rows={options.rows!r} can be used only with a language model, but {loaded.name} is "
+            "another type of model. Leave it out."
         )
     head_options: dict[str, Any] = {
         "threshold": options.threshold,
@@ -368,8 +366,8 @@ def _build_head_options(
         head_options["scale"] = options.scale or spread
     elif options.scale is not None:
         raise AttnProbeError(
-            "--scale needs a model that predicts a number, but this model predicts none; leave "
-            "out --scale, or use --predicts number"
+            "--scale can be used only with a model that predicts a number. Leave it out, or set "
+            "--predicts number."
         )
     return head_options
 
@@ -383,17 +381,17 @@ def _move_to_device(model: nn.Module, device: torch.device) -> nn.Module:
 def _check_weight_values(model: nn.Module) -> None:
     """Raise AttnProbeError if a weight has no values, or is not stored as a tensor."""
     # A new tensor is checked too, because the default device may be "meta".
-    weights = {"": torch.empty(0), **model.state_dict()}
+    weights = {"every new tensor": torch.empty(0), **model.state_dict()}
     for name, weight in weights.items():
         if isinstance(weight, torch.Tensor) and weight.is_meta:
             raise AttnProbeError(
-                f"{name or 'every new tensor'} is on the device 'meta' and has no values; load the "
-                "model without cpu_offload, disk_offload and set_default_device('meta')"
+                f"{name} has no values, because it is on the device 'meta'. Load the "
+                "model without cpu_offload, disk_offload and set_default_device('meta')."
             )
         if not name.endswith("_extra_state") and not isinstance(weight, torch.Tensor):
             raise AttnProbeError(
-                f"the weight {name} is not a tensor, because the model is quantized (for example "
-                "with quantize_dynamic); audit the model before quantization"
+                f"expected the weight {name} as a tensor, but the model is quantized (for example with "
+                "quantize_dynamic). Audit the model before it is quantized."
             )
 
 
@@ -409,15 +407,14 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
 
 
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
-    """Log a warning if the CPU computes slowly in the checkpoint's data type."""
+    """Log a warning if the model's data type is slow on this CPU."""
     dtype = getattr(model, "dtype", None)
     slow_types = SLOW_CPU_TYPES
     if has_native_bfloat16():
         slow_types = SLOW_CPU_TYPES - {torch.bfloat16}
     if device.type == "cpu" and options.dtype is None and dtype in slow_types:
         logger.warning(
-            "computing in %s, the checkpoint's number format, is slow on this CPU; --dtype float32 "
-            "is faster and more exact",
+            "the model's data type %s is slow on this CPU; --dtype float32 is faster and more exact",
             str(dtype).removeprefix("torch."),
         )
 
@@ -433,17 +430,17 @@ def _find_erasure_id(tokenizer: TokenizerLike, model: nn.Module) -> int | None:
     return find_mask_id(tokenizer, model) if has_embedding_table else None
 
 
-def _refuse_options(options: AuditOptions, names: Sequence[str], reason: str) -> None:
+def _refuse_options(options: AuditOptions, names: Sequence[str], model_description: str) -> None:
     """Raise AttnProbeError if any of the named options is set.
 
     Args:
         options: Audit options.
         names: Names of options that must be None.
-        reason: Description of the model that does not support them, for the error message.
+        model_description: Description of the model that does not support them, for the error message.
     """
     for name in names:
         value = getattr(options, name)
         if value is not None:
             raise AttnProbeError(
-                f"the option {name}={value!r} cannot be used with {reason}; leave it out"
+                f"{name}={value!r} cannot be used with {model_description}. Leave it out."
             )

@@ -17,10 +17,10 @@ from hf_attnprobe.reports.comparison import AuditComparison, compare_audits
 from hf_attnprobe.storage.folders import reserve_folder
 
 
-MODEL_FOLDER = "0-model"
-"""Name of the subfolder with the audit of the original model.
+ORIGINAL_MODEL_FOLDER = "0-model"
+"""Name of the subfolder that contains the audit of the original model.
 
-All other subfolders, such as "1-int8", hold the audits of versions that are compared with it.
+The other subfolders, such as "1-int8", contain the audits of the versions that are compared with it.
 """
 
 
@@ -76,8 +76,8 @@ def compare(
         is_language_model(audited_model)
     folder_names = [_name_folder(number, version) for number, version in enumerate(versions, 1)]
     reference_examples = None
-    with reserve_folder(output_dir, MODEL_FOLDER) as folder:
-        audit_folders = [folder / name for name in (MODEL_FOLDER, *folder_names)]
+    with reserve_folder(output_dir, ORIGINAL_MODEL_FOLDER) as folder:
+        audit_folders = [folder / name for name in (ORIGINAL_MODEL_FOLDER, *folder_names)]
         for audit_folder, (audited_model, audit_options) in zip(audit_folders, audits, strict=True):
             audit, _ = prepare_and_run(
                 AuditRequest(audited_model, dataset, tests, audit_options, tokenizer),
@@ -97,15 +97,15 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
     """Raise AttnProbeError if there are no versions, or if an option changes the model itself."""
     if not versions:
         raise AttnProbeError(
-            "expected at least one version to compare with the model, got none; add another model, "
-            f"or a weight change ({', '.join(get_args(WeightChange))})"
+            "expected at least one version of the model, got none. Add another model, or a weight "
+            f"change ({', '.join(get_args(WeightChange))})."
         )
     if any(version is None for version in versions):
-        raise AttnProbeError("the list of versions contains None; remove it")
+        raise AttnProbeError("expected models or names as versions, got None")
     if options.weights is not None:
         raise AttnProbeError(
-            "versions are compared with the model's saved weights, but got "
-            f"weights={options.weights!r}; add this change to the versions instead"
+            f"weights={options.weights!r} cannot be used in compare(), because versions are compared "
+            "with the saved weights. Add this change to the versions instead."
         )
 
 

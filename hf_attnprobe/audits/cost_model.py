@@ -1,8 +1,8 @@
 """Measures time and memory during an audit, and estimates costs and the remaining time.
 
-The unit of work is a *step*: one test at one site on one batch. The progress bar, ``--time`` and
-``--estimate`` use the estimated time per step; the batch size depends on the estimated memory per
-text.
+The unit of work is a *step*: one test at one site on one batch. The estimated time per step is used
+by the progress bar, ``--time`` and ``--estimate``. The estimated memory per text determines the batch
+size.
 """
 
 import math
@@ -19,19 +19,19 @@ from hf_attnprobe.protocol import Site
 
 
 REPORT_TIME_SHARE = 0.1
-"""Fraction of an audit's time limit that is reserved for writing the report."""
+"""Fraction of the time limit that is reserved for writing the report."""
 MIN_REPORT_SECONDS = 10.0
 """Minimum time that is reserved for writing the report, in seconds.
 
-The reserve never exceeds half the time limit.
+If this is more than half the time limit, half the time limit is reserved instead.
 """
 BAR_UPDATE_SECONDS = 0.3
-"""Minimum time between two updates of the progress bar, in seconds."""
+"""Minimum time in seconds between two updates of the progress bar."""
 
 CostClass = Literal["first", "head", "group"]
-"""Cost class of a step: the first site of its test, a later single head, or a later head group.
+"""Cost class of a step: "first" for the first site of its test, otherwise "head" or "group".
 
-The first site also pays for the computations that all sites of a test share.
+The first site takes longer, because some computations are shared by all sites of a test.
 """
 CostKey = tuple[str, CostClass]
 """Test name and cost class, such as ("permutation", "head").
@@ -45,8 +45,7 @@ class Step(NamedTuple):
 
     Attributes:
         test: Test name.
-        cost_class: "first" for the test's first site on this batch, which also pays for the
-            computations that all its sites share; "head" or "group" for later sites.
+        cost_class: "first" for the first site of the test, "head" or "group" for later sites.
         n_tokens: Number of tokens in the batch, including padding.
     """
 
@@ -121,12 +120,14 @@ class CostModel:
     def estimate_seconds_per_token(self, cost_key: CostKey) -> float:
         """Estimate the seconds per token for a step.
 
-        The estimate is the mean over all measured steps with the same key, or else over all steps
-        with the same test, or else over all steps. It is 0 if nothing has been measured.
+        The estimate is the mean over the measured steps with the same key. If there are none, it is
+        the mean over all steps of the same test, or else over all steps. It is 0 if nothing has been
+        measured.
         """
         keys: Sequence[CostKey] = [cost_key]
         if cost_key not in self._n_tokens:
-            keys_of_test = [key for key in self._n_tokens if key[0] == cost_key[0]]
+            test, _ = cost_key
+            keys_of_test = [key for key in self._n_tokens if key[0] == test]
             keys = keys_of_test or [*self._n_tokens]
         n_tokens = sum(self._n_tokens[key] for key in keys)
         n_seconds = sum(self._seconds[key] for key in keys)
@@ -141,16 +142,21 @@ def estimate_text_bytes(
 ) -> int:
     """Estimate the memory that one text takes in a batch, from measurements of single texts.
 
-    The longest text is always measured. If it needs at most ``negligible_bytes``, a shorter text is
-    assumed to need the same memory. Otherwise text lengths are rounded up to powers of two, and the
-    longest available text up to this length is measured, so that few texts have to be measured. For
-    a text longer than all available texts, memory is extrapolated with the squared length.
+    Only a few texts are measured:
+
+    - The longest available text is always measured. If it needs at most ``negligible_bytes``, all
+      shorter texts are assumed to need the same memory.
+    - Otherwise, the text length is rounded up to a power of two, and the longest available text up to
+      this length is measured.
+    - For a text that is longer than all available texts, the memory is assumed to grow with the
+      squared length.
 
     Args:
         n_tokens: Text length in tokens.
         lengths: Lengths of the texts that can be measured, in tokens.
         measure: Function that measures a text with the given length, and returns its bytes.
-        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
+        negligible_bytes: Maximum memory per text with which a full batch fits into the memory
+            budget.
 
     Returns:
         Estimated memory in bytes.

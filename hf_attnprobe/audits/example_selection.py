@@ -48,30 +48,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MIN_AGREEMENT_TOKENS = 5
-"""Minimum length, in tokens, of the two example texts that are chosen by their agreement.
+"""Minimum length, in tokens, of example texts that are selected by their agreement.
 
-In these texts, the order of the tokens by attention agrees most, or least, with their order by
-leave-one-out. The order of only a few tokens can agree by chance.
+The agreement compares attention with leave-one-out. In shorter texts, the two could agree by chance.
 """
 LEAVE_ONE_OUT_TESTS = {"correlation", "erasure", "input_erasure", "sources", "knockout"}
 """Names of the tests that compute leave-one-out for every text.
 
-A report displays leave-one-out for its example texts only if one of these tests ran. An example
-then takes no more time than an audited text.
+If none of these tests ran, the report does not display leave-one-out for its example texts, because
+that would take additional time.
 """
-COMPARED_DIGITS = 6
-"""Number of decimals to which values are rounded before they are compared.
+N_COMPARED_DECIMALS = 6
+"""Values are rounded to this number of decimals before they are compared.
 
-Smaller differences depend on the batch size, so they must not decide which text is displayed.
+Smaller differences can be rounding errors, which must not decide which text is displayed.
 """
 RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
 }
-"""Name of the statistic with the unit scores of a prompt, by ranking name.
+"""Maps each ranking of a prompt's units to the statistic that contains its scores.
 
-The rows contain one value per unit; "unit_loss@3" is the leave-one-out score of the fourth unit.
+There is one value per unit. For example, "unit_loss@3" is the leave-one-out score of the unit with
+index 3.
 """
 PROMPT_STATISTICS = {
     "sink_share": SINK_SHARE_LABEL,
@@ -79,24 +79,24 @@ PROMPT_STATISTICS = {
     "contextual_gain": PASSAGE_GAIN_LABEL,
     "answer_is_greedy": "",
 }
-"""Labels of the numbers that a report displays with a prompt, by statistic name.
+"""Maps each statistic of a whole prompt to its label in a report.
 
-The statistic with the empty label (whether the answer is the model's greedy answer) is not displayed
-as a number.
+The statistic with the empty label is not displayed as a number. It is 1 if the answer is the
+model's greedy answer, and otherwise 0.
 """
-MAX_PROMPTS = 1000
-"""Maximum number of prompts for which the scores of all units are saved with the report."""
+MAX_SAVED_PROMPTS = 1000
+"""Maximum number of prompts that are saved with the report, each with the scores of its units."""
 AGREEMENT_STATISTICS = (
     "importance@attention",
     "source_agreement@attention",
     "attention_leave_one_out_tau",
 )
-"""Names of statistics that measure the agreement between attention and leave-one-out.
+"""Statistics that measure the agreement between attention and leave-one-out.
 
-The examples are selected by the first of these statistics that the audit has measured.
+Example texts are selected by the first statistic in this list that the audit has measured.
 """
 RANDOM_REASON = "drawn by chance"
-"""Reason that a report displays with an example text that was drawn at random."""
+"""Reason that a report gives for an example text that was drawn at random."""
 
 
 def select_example_texts(
@@ -174,7 +174,7 @@ def load_scored_prompts(
         examples: The data set that contains the prompts.
 
     Returns:
-        Up to :data:`MAX_PROMPTS` prompts with their scores, by id; empty if the rows contain no
+        Up to :data:`MAX_SAVED_PROMPTS` prompts with their scores, by id; empty if the rows contain no
         unit scores.
     """
     unit_statistics = {*RANKING_STATISTICS.values(), "unit_matters"}
@@ -190,7 +190,7 @@ def load_scored_prompts(
     site = explainer.site[:2]
     unit_values = select_site_texts(unit_rows, site).to_frame()
     prompt_values = select_site_texts(rows.select_statistics(PROMPT_STATISTICS), site).to_frame()
-    first_texts = sorted(texts, key=lambda text: text.example_id)[:MAX_PROMPTS]
+    first_texts = sorted(texts, key=lambda text: text.example_id)[:MAX_SAVED_PROMPTS]
     example_by_id = _select_examples(examples, {text.example_id for text in first_texts})
     prompts = {}
     for text in first_texts:
@@ -264,11 +264,12 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     predictions = predictions.loc[[ids[index] for index in order_by_hash(ids)]]
     reasons: dict[int, str] = {}
 
-    # Add candidates until there are max_examples texts; a repeated text keeps its first reason.
     def add_examples(candidates: Iterator[tuple[int, str]], max_examples: int) -> None:
+        """Add candidates until there are ``max_examples`` texts in total."""
         for example_id, reason in candidates:
             if len(reasons) >= max_examples:
                 return
+            # A text that is already included keeps its first reason.
             reasons.setdefault(int(example_id), reason)
 
     add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
@@ -290,12 +291,14 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
     measured_statistics = [name for name in AGREEMENT_STATISTICS if name in values]
     if not measured_statistics:
         return
-    agreement = values[measured_statistics[0]].reindex(predictions.index).round(COMPARED_DIGITS)
+    agreement = values[measured_statistics[0]].reindex(predictions.index).round(N_COMPARED_DECIMALS)
     is_long = predictions.n_tokens >= MIN_AGREEMENT_TOKENS
-    candidates = (agreement[is_long] if is_long.any() else agreement).dropna()
-    if len(candidates):
-        yield candidates.idxmax(), AGREEMENT_REASON
-        yield candidates.idxmin(), DISAGREEMENT_REASON
+    if is_long.any():
+        agreement = agreement[is_long]
+    agreement = agreement.dropna()
+    if len(agreement):
+        yield agreement.idxmax(), AGREEMENT_REASON
+        yield agreement.idxmin(), DISAGREEMENT_REASON
 
 
 def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
@@ -304,7 +307,7 @@ def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str
     Each text is a pair of its id and the reason that a report displays.
     """
     wrong_predictions = predictions[compute_accuracy(predictions) < 1]
-    probabilities = wrong_predictions.probability.round(COMPARED_DIGITS)
+    probabilities = wrong_predictions.probability.round(N_COMPARED_DECIMALS)
     sorted_probabilities = probabilities.sort_values(ascending=False, kind="stable")
     return ((example_id, WRONG_PREDICTION_REASON) for example_id in sorted_probabilities.index)
 
@@ -332,7 +335,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     for statistic in ("zero_tvd", "median_tvd"):
         effects = rows.build_head_frame(statistic)
         if len(effects):
-            layer, head = effects.mean().round(COMPARED_DIGITS).idxmax()
+            layer, head = effects.mean().round(N_COMPARED_DECIMALS).idxmax()
             return Site(int(layer), int(head))
     sites = sorted(rows.sites)
     # Head groups have a negative layer or head index.

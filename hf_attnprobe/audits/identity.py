@@ -1,7 +1,7 @@
 """Audit identity: fingerprints for the model and the data, and all settings that affect the rows.
 
-An output folder contains rows for one identity. An audit with another identity is refused in that
-folder, so that rows from different models, data or settings are never mixed.
+An output folder contains the rows of audits with the same identity. An audit with another identity
+cannot use the folder, so rows from different models, data or settings are never mixed.
 """
 
 import dataclasses
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 IGNORED_SETTINGS = ("architectures", "auto_map", "dtype", "torch_dtype")
-"""Configuration settings that the fingerprint of a model's configuration ignores.
+"""Model settings that are ignored in the fingerprint of a model's configuration.
 
-They depend on how the model was saved. The data type is ignored too, because the fingerprint of the
-weights already depends on it.
+The first two only describe how the model was saved. The data types are already part of the
+fingerprint of the weights.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Words in the names of settings that describe where a model comes from.
+"""Settings are ignored in a fingerprint if their name contains one of these words.
 
-For example, "name_or_path" contains "path". A fingerprint ignores such settings, so that it stays
-the same if a model is moved to another folder.
+Such settings describe the origin of a model, for example "name_or_path". The fingerprint therefore
+stays the same if the model is moved to another folder.
 """
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",
@@ -111,18 +111,19 @@ def build_identity(
 
 
 def _list_recorded_options(options_by_test: Mapping[str, Options]) -> dict[str, dict[str, Any]]:
-    """List options for all registered tests, including tests that do not run yet.
+    """List the options of all registered tests for the record that identifies an audit.
 
-    A test that is added in a later run must then have the same options. Tests from other packages
-    are listed only if their options differ from the defaults, because such a package may be
-    installed between two runs.
+    Tests that do not run are included with their default options. A later run can then add such a
+    test only with the same options. Tests from other packages with default options are left out,
+    because another package may be installed between two runs.
     """
     recorded = {}
     for name, test in load_tests().items():
         options = options_by_test.get(name, test.options())
-        is_built_in = test.function.__module__.startswith("hf_attnprobe.")
         values = dataclasses.asdict(options)
-        if values and (is_built_in or options != test.options()):
+        is_built_in = test.function.__module__.startswith("hf_attnprobe.")
+        has_default_options = options == test.options()
+        if values and (is_built_in or not has_default_options):
             recorded[name] = values
     return recorded
 
@@ -188,13 +189,13 @@ def _remove_origin_settings(settings: Any) -> Any:
     """
     if not isinstance(settings, Mapping):
         return settings
-    return {
-        str(name): _remove_origin_settings(value)
-        for name, value in settings.items()
-        if name not in IGNORED_SETTINGS
-        and not str(name).startswith("_")
-        and not any(word in str(name).split("_") for word in ORIGIN_WORDS)
-    }
+    remaining_settings = {}
+    for name, value in settings.items():
+        is_private = str(name).startswith("_")
+        describes_origin = not set(ORIGIN_WORDS).isdisjoint(str(name).split("_"))
+        if name not in IGNORED_SETTINGS and not is_private and not describes_origin:
+            remaining_settings[str(name)] = _remove_origin_settings(value)
+    return remaining_settings
 
 
 def hash_json(content: Any) -> str:

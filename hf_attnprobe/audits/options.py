@@ -15,12 +15,12 @@ from hf_attnprobe.faithfulness.options import ENTRY_POINT_GROUP, FAITHFULNESS_OP
 
 WeightChange = Literal["bfloat16", "float16", "int8", "int4", "pruned", "randomised", "untrained"]
 """Name of a change to a model's weights before the audit, such as rounding them to int8."""
-SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Number of seconds in a unit of time, by its letter in a duration such as "10m"."""
-N_PARTIAL_EXAMPLES = 3
+SECONDS_BY_SUFFIX = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+"""Maps the suffix of a duration such as "10m" to its length in seconds."""
+MAX_PARTIAL_EXAMPLES = 3
 """Maximum number of example texts in the report of a partial audit.
 
-An audit is partial if it has a time limit, or if it covers only a share of the texts.
+A partial audit has a time limit (``--time``) or covers only a share of the texts (``--share``).
 """
 
 
@@ -60,8 +60,8 @@ class AuditOptions(Options):
     )
     screen: int | None = option(
         None,
-        "test only this many heads: those with the largest first-order effect on the other half of "
-        "the texts",
+        "test only this many single heads, those with the largest estimated effects. The heads for "
+        "one half of the texts are selected on the other half",
         at_least=1,
         metavar="N",
     )
@@ -73,7 +73,7 @@ class AuditOptions(Options):
         metavar="TIME",
     )
     prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are zero-ablated", basic=False
+        True, "measure how accuracy falls as more and more heads are removed", basic=False
     )
     thresholds: Sequence[str] = option(
         (),
@@ -96,7 +96,7 @@ class AuditOptions(Options):
     )
     threshold: float | None = option(
         None,
-        "threshold for a predicted number: the decision is whether the number is above it",
+        "threshold that turns a predicted number into a decision (above the threshold or not)",
         metavar="NUMBER",
         basic=False,
     )
@@ -116,16 +116,17 @@ class AuditOptions(Options):
     )
     shown_texts: int = option(
         12,
-        "number of example texts in the report, with scores of their tokens: those where tests "
-        "disagree most, wrong predictions, some of every class, and random ones; 0 for none",
+        "number of example texts in the report (0 for none), with scores of their tokens. They "
+        "include the texts in which attention and leave-one-out agree most and least, a wrong "
+        "prediction, and random texts",
         at_least=0,
         metavar="N",
         basic=False,
     )
     segment: Literal["text", "text_pair"] | None = option(
         None,
-        "text of a pair whose tokens are explained, deleted and erased; the other text stays "
-        "unchanged (default: both)",
+        "text of a pair that is explained and edited; the other text stays unchanged (default: "
+        "both texts)",
         basic=False,
     )
     rows: Literal["behind", "answer", "all"] = option(
@@ -143,9 +144,9 @@ class AuditOptions(Options):
     )
     weights: WeightChange | None = option(
         None,
-        "audit a copy with changed weights: rounded to a number format, with the smaller half of "
-        "each matrix set to zero (pruned), shuffled (randomised) or newly initialised (untrained) "
-        "(default: the saved weights)",
+        "change the weights before the audit: 'pruned' sets the smaller half of each matrix to "
+        "zero, 'randomised' shuffles the weights, 'untrained' draws new ones, and the other values "
+        "round them (default: the saved weights)",
         basic=False,
     )
     batch_size: int = option(64, "maximum number of texts per batch", at_least=1, basic=False)
@@ -170,8 +171,8 @@ class AuditOptions(Options):
             apply_thresholds(self.thresholds)
         if self.screen is not None and not self.single_heads:
             raise AttnProbeError(
-                "--screen selects among single heads, but --no-single-heads excludes them; leave "
-                "out one of these options"
+                "--screen selects single heads, but --no-single-heads excludes them. Leave out one of "
+                "these options."
             )
 
 
@@ -191,8 +192,8 @@ def parse_time_limit(options: AuditOptions) -> float | None:
         return None
     if options.screen is not None:
         raise AttnProbeError(
-            "--screen and --time cannot be combined; leave out --screen, because --time already "
-            "starts with a screen"
+            "--screen and --time cannot be combined, because --time already starts with a screen. "
+            "Leave out --screen."
         )
     return parse_duration(options.time)
 
@@ -213,7 +214,7 @@ def parse_duration(text: str) -> float:
     (600.0, 5400.0, 90.0)
     """
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([smhd]?)", text.strip().lower())
-    seconds = float(match[1]) * SECONDS_PER_UNIT[match[2] or "s"] if match else 0.0
+    seconds = float(match[1]) * SECONDS_BY_SUFFIX[match[2] or "s"] if match else 0.0
     if not 1 <= seconds < math.inf:
         raise AttnProbeError(
             f"expected a duration of at least one second, such as 90s, 10m or 2h, got {text!r}"
@@ -222,15 +223,15 @@ def parse_duration(text: str) -> float:
 
 
 def limit_report_extras(options: AuditOptions) -> AuditOptions:
-    """Limit the report of a partial audit to parts that need few further runs of the model.
+    """Leave out the parts of a report that take a long time, for a partial audit.
 
     Args:
         options: Audit options.
 
     Returns:
-        The options without the pruning curve and with at most :data:`N_PARTIAL_EXAMPLES` examples.
+        The options without the pruning curve and with at most :data:`MAX_PARTIAL_EXAMPLES` examples.
     """
-    n_examples = min(options.shown_texts, N_PARTIAL_EXAMPLES)
+    n_examples = min(options.shown_texts, MAX_PARTIAL_EXAMPLES)
     return replace(options, prune=False, shown_texts=n_examples)
 
 
@@ -253,12 +254,12 @@ def parse_share(options: AuditOptions) -> tuple[int, int] | None:
     is_valid = index.isdecimal() and n_shares.isdecimal() and int(index) < int(n_shares)
     if not is_valid:
         raise AttnProbeError(
-            f"expected a share from 0/N to (N − 1)/N, such as 3/64, got {options.share!r}"
+            f"expected --share K/N with K from 0 to N − 1, such as 3/64, got {options.share!r}"
         )
     if options.screen or options.time:
         raise AttnProbeError(
-            "--share cannot be combined with --screen or --time, which need all texts; leave out "
-            "--share or the other option"
+            "--share cannot be combined with --screen or --time, because these options need all "
+            "texts. Leave out one of them."
         )
     return int(index), int(n_shares)
 

@@ -31,8 +31,8 @@ from hf_attnprobe.audits.scheduler import run_tests
 from hf_attnprobe.audits.self_checks import (
     BATCH_DEPENDENCE_CAUSE,
     CHANGED_MODEL_CAUSE,
-    N_TEXTS_CHECKED_AFTER,
-    N_TEXTS_CHECKED_BEFORE,
+    N_TEXTS_CHECKED_AT_END,
+    N_TEXTS_CHECKED_ON_RESUME,
     compare_with_float32,
 )
 from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
@@ -63,14 +63,14 @@ logger = logging.getLogger(__name__)
 PAGE_FILE = "report.html"
 """Name of the HTML page in an audit's output folder."""
 FIRST_TOKEN = "the first token"
-"""Description that an adapter returns if its model predicts from the first token's state.
+"""Description of the token from which a model predicts, if this is the first token.
 
-The report replaces it with the token's name, such as "[CLS]".
+Reports display the name of the token instead, such as "[CLS]", if it is known.
 """
 LONG_AUDIT_SECONDS = 1800.0
-"""Estimated duration, in seconds, of an audit that is called long.
+"""Duration, in seconds, of a long audit.
 
-From this duration on, the estimate also explains how to shorten the audit.
+If an audit is estimated to take at least this long, ``--estimate`` also explains how to shorten it.
 """
 
 
@@ -149,7 +149,7 @@ def run_prepared_audit(
         if expected_precision:
             progress.bar.print_line(expected_precision)
         stopping_record = run_tests(runner, selection, options, time_limit)
-        runner.verify_saved_rows(N_TEXTS_CHECKED_AFTER, BATCH_DEPENDENCE_CAUSE)
+        runner.verify_saved_rows(N_TEXTS_CHECKED_AT_END, BATCH_DEPENDENCE_CAUSE)
         if stopping_record:
             extra_provenance = {**extra_provenance, STOPPING_KEY: stopping_record}
         first_token = getattr(audited_model.tokenizer, "cls_token", None)
@@ -198,7 +198,7 @@ def open_audit(
             runner.pad_token_id,
         )
         with reserve_folder(folder, "audit.json", identity=audit.identity):
-            runner.verify_saved_rows(N_TEXTS_CHECKED_BEFORE, CHANGED_MODEL_CAUSE)
+            runner.verify_saved_rows(N_TEXTS_CHECKED_ON_RESUME, CHANGED_MODEL_CAUSE)
             yield runner, audit.extra_provenance | rounding
 
 
@@ -210,7 +210,7 @@ def _open_output_folder(output_dir: str | Path | None, state: PartialState) -> I
         return
     if state.num_processes > 1:
         raise AttnProbeError(
-            "several processes need an output folder to exchange their results; set --output-dir"
+            "an audit with several processes needs an output folder. Set --output-dir."
         )
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
@@ -284,19 +284,21 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
         trained and selected on other texts.
     """
     data_fingerprints = read_record(Path(model)).get("data") or {}
-    uses = (("train", "trained"), ("validation", "selected"))
-    return [
-        f"Texts: the model was {use} on these very texts, so these results need not hold for new "
-        "texts. Audit texts that the model has not seen."
-        for split, use in uses
-        if data_fingerprints.get(split) == provenance["data_fingerprint"]
-    ]
+    notes = []
+    for split, use in (("train", "trained"), ("validation", "selected")):
+        if data_fingerprints.get(split) == provenance["data_fingerprint"]:
+            notes.append(
+                f"Texts: the model was {use} on these very texts, so the results may be different "
+                "for new texts. Audit texts that the model has not seen."
+            )
+    return notes
 
 
 def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
-    """List notes about the smallest planted effects that would be detected.
+    """List notes about the smallest effects that the audit would detect.
 
-    The list is empty unless the option ``limits`` names a folder with these measurements.
+    These detection limits are measured with artificial effects of known size. The list is empty
+    unless the option ``limits`` names a folder with the measurements.
     """
     if audit.options.limits is None:
         return []
@@ -307,16 +309,18 @@ def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
     """Return a note if some passages were too long to delete all their units, else None."""
-    # Tokens outside all units have the unit id −1.
-    unit_counts = [len({*text.inputs.get("unit_ids", ())} - {-1}) for text in runner.texts]
-    n_long = sum(n_units > MAX_DELETED_UNITS for n_units in unit_counts)
+    n_long = 0
+    for text in runner.texts:
+        # Tokens outside all units have the unit id −1.
+        unit_ids = {*text.inputs.get("unit_ids", ())} - {-1}
+        n_long += len(unit_ids) > MAX_DELETED_UNITS
     if not n_long or "sources" not in runner.options:
         return None
     return (
-        f"Long passages: {n_long} of {len(unit_counts)} prompts have more than {MAX_DELETED_UNITS} "
-        f"units. All their units were knocked out, but only {MAX_DELETED_UNITS} were deleted: the "
-        "units with the most attention or the largest loss by knockout. The deletion of any other "
-        "unit counts as having no effect."
+        f"Long passages: {n_long} of {len(runner.texts)} prompts have more than "
+        f"{MAX_DELETED_UNITS} units. All their units were knocked out, but only "
+        f"{MAX_DELETED_UNITS} were deleted: the units with the most attention or the largest "
+        "effect of a knockout. The deletion of any other unit counts as having no effect."
     )
 
 
@@ -352,7 +356,7 @@ def write_report(report: Report, folder: Path) -> None:
             write_atomically(folder / file_name, render())
         except OSError as error:
             logger.warning(
-                "cannot write %s (%s); run attnprobe report %s --output FILE to write it elsewhere",
+                "cannot write %s (%s). Run attnprobe report %s --output FILE to write it elsewhere.",
                 folder / file_name,
                 error.strerror,
                 folder,
@@ -475,25 +479,23 @@ class AuditEstimate:
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
-            advice = ""
+            advice = ["--time 10m (report the results after ten minutes)"]
             has_several_sites = self.n_runs > self.n_texts * len(self.seconds)
             if has_several_sites:
-                advice = "--no-single-heads tests only layers and the mean over all heads; "
-            lines.append(
-                "to shorten the audit: --time 10m reports the results after ten minutes; "
-                f"{advice}--tests can omit the most expensive test"
-            )
+                advice.append("--no-single-heads (test only layers and the mean over all heads)")
+            advice.append("--tests (leave out the most expensive test)")
+            lines.append(f"To shorten the audit, use one of these options: {', '.join(advice)}.")
         if self.saved_folder is None:
-            saved = "the results were not saved"
+            saved = "The results were not saved."
         else:
             saved = (
-                f"the results are saved in {self.saved_folder}; the same command without "
-                "--estimate continues from them"
+                f"The results are saved in {self.saved_folder}. The same command without "
+                "--estimate continues from them."
             )
         lines.append(
-            "measured on a few texts, at up to two heads and one group of heads for each test, "
-            "under the present load of this machine; loading, generated answers and the report are "
-            f"not included; {saved}"
+            "The tests ran on a few texts, each at up to two heads and one group of heads. The time "
+            "for loading, for generated answers and for the report is not included. The estimate "
+            f"assumes the present load of this machine. {saved}"
         )
         return "\n".join(lines)
 

@@ -20,7 +20,7 @@ from hf_attnprobe.audits.cost_model import AuditProgress, estimate_text_bytes, l
 from hf_attnprobe.audits.self_checks import (
     check_prompt_edits,
     check_recorded_prediction,
-    draw_texts,
+    draw_texts_to_check,
 )
 from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.distributed import get_process_state
@@ -58,37 +58,37 @@ from hf_attnprobe.storage.rows import (
 
 
 SAVE_INTERVAL_SECONDS = 20.0
-"""Time between two writes of finished rows, in seconds, while a batch is still running."""
-N_PRUNE_STEPS = 12
-"""Number of steps in the pruning curve, from no ablated heads to all heads ablated."""
-MAX_SINGLE_TEXT_CHECKS = 2
-"""Maximum number of saved predictions to check if the model reads one text at a time.
+"""Interval, in seconds, at which finished rows are saved while a batch is still running."""
+N_PRUNING_STEPS = 12
+"""Number of steps in the pruning curve. The last step removes all heads."""
+MAX_CHECKS_WITHOUT_BATCHES = 2
+"""Maximum number of saved predictions to check for a model that reads one text at a time.
 
-Few checks are enough, because such a model cannot mix up the texts in a batch.
+Such a model needs only a few checks, because it cannot mix up the texts in a batch.
 """
 QUICK_ROUND_SECONDS = 3.0
 """Maximum duration, in seconds, of a quick warm-up round.
 
-A warm-up runs the tests on a few texts to measure their costs. If a round was quick, another round
-with more texts follows.
+A warm-up round runs the tests on a few texts to measure their durations. After a quick round,
+another round with more texts follows.
 """
-WARM_UP_GROWTH = 4
-"""Factor by which the number of texts grows from one warm-up round to the next."""
+WARM_UP_GROWTH_FACTOR = 4
+"""Every warm-up round has this many times more texts than the previous round."""
 MEMORY_SAFETY_FACTOR = 1.25
-"""Safety factor on the measured memory.
+"""Safety factor for the measured memory.
 
-It accounts for buffers inside operators, which profiling cannot see.
+The measurement does not include memory that operators such as matrix products use internally.
 """
 MAX_PROFILED_OPERATIONS = 1000
-"""Maximum number of operations per test that are profiled for peak memory.
+"""Maximum number of tensor operations for which the peak memory of a test is profiled.
 
-Some tests are long searches, whose later steps need no more memory than their first steps.
+Long tests repeat the same operations, so their later operations do not need more memory.
 """
 
 SitesByTest = Mapping[str, Sequence[Site]]
 """Sites at which each test runs, by test name."""
 WorkItem = tuple[SitesByTest, list[Text]]
-"""Pair (sites by test, texts): a batch of texts, and the tests that have not run on it yet."""
+"""A batch of texts with the tests that must still run on it, as a pair (sites by test, texts)."""
 
 
 def list_test_site_pairs(sites_by_test: SitesByTest) -> list[tuple[str, Site]]:
@@ -192,6 +192,7 @@ class AuditRunner:
             sites_by_test: The sites for every test.
             finished: Text ids with rows, by test, layer and head.
         """
+        # Batches are planned from the shortest to the longest texts, and run in reverse.
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
         state = get_process_state()
         # Every process must have planned its part before any process adds rows.
@@ -216,7 +217,8 @@ class AuditRunner:
         sampled_sites = {test: pick_warm_up_sites(sites) for test, sites in sites_by_test.items()}
         n_texts, remaining_texts = 1, self.texts
         while remaining_texts:
-            round_texts, remaining_texts = remaining_texts[:n_texts], remaining_texts[n_texts:]
+            round_texts = remaining_texts[:n_texts]
+            remaining_texts = remaining_texts[n_texts:]
             work = plan_batches(
                 round_texts,
                 sampled_sites,
@@ -232,13 +234,13 @@ class AuditRunner:
                 self.run_and_save(pending_sites, texts, BatchLimit())
             if self.progress.elapsed_seconds - start > QUICK_ROUND_SECONDS:
                 return
-            n_texts *= WARM_UP_GROWTH
+            n_texts *= WARM_UP_GROWTH_FACTOR
 
     def verify_saved_rows(self, n_texts: int, cause: str) -> None:
-        """Check for some texts that the model still predicts what their saved rows record.
+        """Check on some texts that the model still gives the same predictions as the saved rows.
 
-        For a language model, a deletion and a knockout in the same prompts are checked too. At most
-        :data:`MAX_SINGLE_TEXT_CHECKS` texts are checked if the model reads one text at a time.
+        For a language model, predictions for edited prompts are checked too. At most
+        :data:`MAX_CHECKS_WITHOUT_BATCHES` texts are checked if the model reads one text at a time.
 
         Args:
             n_texts: Maximum number of texts to check.
@@ -251,12 +253,12 @@ class AuditRunner:
         predictions = Texts.from_rows(load_rows(self.folder, PREDICTION_TEST)).to_frame()
         self._check_prompt_identities(predictions)
         if self.adapter.max_batch_size == 1:
-            n_texts = min(n_texts, MAX_SINGLE_TEXT_CHECKS)
-        for text in draw_texts(self.texts, predictions, n_texts, self.seed):
+            n_texts = min(n_texts, MAX_CHECKS_WITHOUT_BATCHES)
+        for text in draw_texts_to_check(self.texts, predictions, n_texts, self.seed):
             batch = collate(self.adapter, [text], self.pad_token_id)
             if isinstance(self.adapter, LanguageModelAdapter):
                 check_prompt_edits(self.adapter, batch)
-            source = f"the value in {self.folder}"
+            source = f"the saved value in {self.folder}"
             check_recorded_prediction(self.adapter, batch, predictions, source=source, cause=cause)
 
     def _check_prompt_identities(self, predictions: pd.DataFrame) -> None:
@@ -270,8 +272,8 @@ class AuditRunner:
             if text.identity is not None and saved_identity != text.identity:
                 raise AttnProbeError(
                     f"the prompt or the answer of text {text.example_id} has changed since the "
-                    f"rows in {self.folder} were written; give the answers with the data, or "
-                    "choose another --output-dir"
+                    f"rows in {self.folder} were written. Choose another --output-dir. To keep "
+                    "the answers the same, provide them with the data."
                 )
 
     def run_and_save(
@@ -329,8 +331,8 @@ class AuditRunner:
         finish_step = self.progress.finish_step
         if len(texts) == 1 or not isinstance(self.adapter, LanguageModelAdapter):
             return self._run_as_one_batch(sites_by_test, texts, finish_step, writer)
-        # The prompts advance together, so only the steps of the last prompt are counted.
-        callbacks = [*[_do_nothing] * (len(texts) - 1), finish_step]
+        # All prompts finish a step at about the same time, so it is counted only for the last one.
+        callbacks = [_do_nothing] * (len(texts) - 1) + [finish_step]
         jobs = [
             partial(self._run_as_one_batch, sites_by_test, [text], callback)
             for text, callback in zip(texts, callbacks, strict=True)
@@ -384,10 +386,11 @@ class AuditRunner:
         )
 
     def compute_prune_curve(self, rows: Rows) -> PruneCurve | None:
-        """Measure how accuracy falls as more and more heads are zero-ablated together.
+        """Measure how accuracy falls as more and more heads are ablated together.
 
-        Heads are removed in ascending order of their single effects. Each half of the texts gets
-        its order from the effects on the other half, so that no text influences its own order.
+        The heads with the smallest effects are removed first. The texts are divided into two
+        halves. The effects on one half determine the order for the other half, so that no text
+        influences its own order.
 
         Args:
             rows: The audit's rows.
@@ -410,13 +413,13 @@ class AuditRunner:
             removal_order = sort_sites_by_effect(mean_effects.to_dict())
             halves.append((self._collate_batches(texts), removal_order))
             n_heads.append(len(mean_effects))
-        steps = range(N_PRUNE_STEPS + 1)
-        n_removed = sorted({round(step * min(n_heads) / N_PRUNE_STEPS) for step in steps})
+        steps = range(N_PRUNING_STEPS + 1)
+        n_removed = sorted({round(step * min(n_heads) / N_PRUNING_STEPS) for step in steps})
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield the texts in collated batches that fit into the memory budget."""
-        # A copy of this runner plans the batches for these texts only.
+        """Yield batches of texts for the pruning curve, each within the memory budget."""
+        # This copy of the runner plans batches only for the given texts.
         planner = replace(self, texts=texts)
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")
@@ -443,7 +446,8 @@ def make_memory_estimator(
         sites_by_test: The sites for every test.
         options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
-        negligible_bytes: Memory per text at which a full batch just fits into the memory budget.
+        negligible_bytes: Maximum memory per text with which a full batch fits into the memory
+            budget.
         measured_bytes: Cache of measurements by tests and token count, which is extended.
 
     Returns:
@@ -451,11 +455,14 @@ def make_memory_estimator(
         :data:`MEMORY_SAFETY_FACTOR`.
     """
     text_by_length = {text.n_tokens: text for text in texts}
-    # Editing all heads takes the most memory, then editing a layer, then editing one head.
+
+    def get_size_rank(site: Site) -> tuple[bool, bool]:
+        """Return a key that is smallest for all heads, then for a layer, then for a single head."""
+        return site.head >= 0, site.layer >= 0
+
+    # Editing more heads takes more memory.
     largest_sites = {
-        test: min(sites, key=lambda site: (site.head >= 0, site.layer >= 0))
-        for test, sites in sites_by_test.items()
-        if sites
+        test: min(sites, key=get_size_rank) for test, sites in sites_by_test.items() if sites
     }
 
     def measure_peak(texts: Sequence[Text]) -> int:
@@ -499,7 +506,7 @@ def plan_batches(
     memory_budget: int,
     batch_size: int,
 ) -> list[WorkItem]:
-    """Form batches of similarly long texts, each with the tests and sites still to run on it.
+    """Form batches of texts with similar lengths, and list the tests that must still run on each.
 
     Args:
         texts: The texts.
@@ -537,9 +544,10 @@ def plan_batches(
 
 
 def pick_warm_up_sites(sites: Sequence[Site]) -> Sequence[Site]:
-    """Pick one site per cost class: the first site, the middle head and the middle group.
+    """Pick up to three sites on which the duration of a test is measured.
 
-    A test's first site also pays for the computations that all its sites share.
+    These are the first site, the middle one of the later heads, and the middle one of the later head
+    groups. The first site takes longer, because some computations are shared by all sites.
     """
     later_heads = [site for site in sites[1:] if not site.is_group]
     later_groups = [site for site in sites[1:] if site.is_group]

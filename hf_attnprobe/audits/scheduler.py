@@ -1,12 +1,12 @@
 """Decides in which order an audit runs its tests, and on how many texts.
 
 The texts have a fixed random order. With ``--time``, the tests run in *turns*. The first turns run
-the tests that decide the verdict, on the mean over all heads; later turns run the other tests,
-layers and single heads. All turns run on a first set of texts, and are then repeated on twice as
-many texts until the time is up.
+the tests that decide the verdict, on the mean over all heads. Later turns run the other tests, and
+test layers and single heads. After the last turn, all turns are repeated on twice as many texts,
+until the time is up.
 
-``torch.compile`` is not used: it made plain forward passes 1 to 23% faster on a CPU (torch 2.13,
-two cores), but compilation took 16 to 40 s.
+``torch.compile`` is not used. On a CPU with two cores, it made forward passes at most 23% faster, but
+compiling the model took at least 16 seconds.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,22 +39,22 @@ from hf_attnprobe.statistics.summary import PREDICTION_TEST
 from hf_attnprobe.storage.rows import NO_SITE, FinishedIds, TestSite, load_rows, read_finished_ids
 
 
-FIRST_GOAL = MIN_TEXTS
-"""Number of texts (30) on which every test runs in the first round of a time-limited audit.
+N_FIRST_ROUND_TEXTS = MIN_TEXTS
+"""Number of texts on which every test runs in the first round of a time-limited audit.
 
-The number is doubled in every later round. With fewer texts, confidence intervals are unreliable, so
-the report cannot answer its questions.
+It is doubled in every later round. It is also the smallest number of texts with which a report
+answers its questions.
 """
-PREDICTION_FACTOR = 4
-"""Number of texts with a prediction, relative to the number of texts on which a test runs.
+PREDICTION_TEXTS_FACTOR = 4
+"""A time-limited audit predicts this many times as many texts as its tests use.
 
-Accuracy needs more texts for a narrow confidence interval, and a prediction takes only one forward
-pass.
+For example, if the tests run on 30 texts, the model predicts 120 texts. The additional predictions
+are cheap, and make the accuracy more precise.
 """
-HEADS_PER_TURN = 10
-"""Maximum number of heads on which a test runs in one turn of a time-limited audit."""
+MAX_HEADS_PER_TURN = 10
+"""Maximum number of heads that a test covers in one turn of a time-limited audit."""
 TIME_SAFETY_FACTOR = 1.3
-"""Safety factor on estimated durations, because the estimates are not exact."""
+"""Safety factor for estimated durations. An estimate of 10 seconds counts as 13 seconds."""
 
 Decision = TypeVar("Decision")
 RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
@@ -95,8 +95,8 @@ class CompletedWork:
     def synchronise(self, decision: Decision) -> Decision:
         """Return the main process's decision on every process.
 
-        Decisions depend on the time. Processes have different clocks, so they could disagree
-        otherwise.
+        Decisions depend on the remaining time. Without this function, two processes could decide
+        differently.
 
         Args:
             decision: This process's own decision.
@@ -142,8 +142,8 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
 
 # --- Audits with a time limit --------------------------------------------------------------------
 
-# The number of texts for a test depends only on its costs, never on its results. Otherwise the
-# confidence intervals, which assume a fixed sample size, would be wrong.
+# The number of texts for a test depends only on its costs, never on its results. The confidence
+# intervals assume a fixed sample size, so they would otherwise be wrong.
 
 
 def run_within_time(
@@ -161,7 +161,7 @@ def run_within_time(
             called in every round, because the head order depends on the rows so far.
         batch_size: Maximum number of texts that run before the clock is read again.
     """
-    goal, n_texts = FIRST_GOAL, len(completed.texts)
+    goal, n_texts = N_FIRST_ROUND_TEXTS, len(completed.texts)
     while True:
         for sites_by_test in list_turns():
             for test in sites_by_test:
@@ -177,7 +177,7 @@ def run_within_time(
                         completed, progress, batch_size, sites_of_test, pending_texts[:1]
                     )
             for test in _sort_by_cost(completed, progress, sites_by_test):
-                n_goal = goal * PREDICTION_FACTOR if test == PREDICTION_TEST else goal
+                n_goal = goal * PREDICTION_TEXTS_FACTOR if test == PREDICTION_TEST else goal
                 sites_of_test = {test: sites_by_test[test]}
                 _run_in_portions(
                     completed, progress, batch_size, sites_of_test, completed.texts[:n_goal]
@@ -198,6 +198,7 @@ def _sort_by_cost(
         return progress.costs.estimate_seconds(steps)
 
     tests = [test for test in sites_by_test if sites_by_test[test]]
+    # All processes must use the same order, so they use the main process's order.
     return completed.synchronise(sorted(tests, key=estimate_cost))
 
 
@@ -208,11 +209,11 @@ def _run_in_portions(
     sites_of_test: SitesByTest,
     texts: Sequence[Text],
 ) -> None:
-    """Run one test in portions on the texts on which it has not run yet, while there is time.
+    """Run one test, a few texts at a time, until it has run on all texts or the time is up.
 
-    The test does not start if there is no time for the number of texts that a report needs to
-    display its result. Each text's duration is estimated from its own length, because lengths within
-    one portion can differ tenfold.
+    A report displays the result of a test only if it has run on enough texts. If there is not enough
+    time for them, the test does not start. The duration of each text is estimated from its length,
+    because some texts are much longer than others.
 
     Args:
         completed: The completed work, which is updated.
@@ -247,7 +248,7 @@ def _run_in_portions(
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """List the tests that answer the questions with a given role in the verdict.
+    """List the tests whose questions have a given role in the verdict.
 
     Args:
         role: Role of the questions: "score", "effect" or "part".
@@ -299,7 +300,7 @@ def plan_turns(
 
     def list_head_turns(tests: Iterable[str]) -> Iterator[SitesByTest]:
         sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
-        for test, some_heads in product(tests, split_into_chunks(sorted_heads, HEADS_PER_TURN)):
+        for test, some_heads in product(tests, split_into_chunks(sorted_heads, MAX_HEADS_PER_TURN)):
             yield list_sites_by_test([test], adapter, some_heads)
 
     def list_turns() -> Iterator[SitesByTest]:
@@ -368,10 +369,13 @@ def run_tests(
 
 def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
     """Raise AttnProbeError if no test has run within the time limit."""
-    tests = {test for (test, *_), example_ids in completed.finished_ids.items() if example_ids}
-    if not tests - {PREDICTION_TEST}:
+    finished_tests = set()
+    for (test, _, _), example_ids in completed.finished_ids.items():
+        if example_ids:
+            finished_tests.add(test)
+    if not finished_tests - {PREDICTION_TEST}:
         raise AttnProbeError(
-            f"--time ({format_duration(time_limit)}) is too short to start any test; increase it"
+            f"--time {format_duration(time_limit)} is too short to run any test. Increase it."
         )
 
 

@@ -36,53 +36,44 @@ from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
 
 logger = logging.getLogger(__name__)
 
-N_TEXTS_CHECKED_AFTER = 8
-"""Number of texts whose saved predictions are checked at the end of an audit."""
-N_TEXTS_CHECKED_BEFORE = 2
-"""Number of texts whose saved predictions are checked before an audit is resumed."""
+N_TEXTS_CHECKED_AT_END = 8
+"""Number of texts whose saved predictions are checked again at the end of an audit."""
+N_TEXTS_CHECKED_ON_RESUME = 2
+"""Number of texts whose saved predictions are checked when an audit is resumed."""
 CHANGED_MODEL_CAUSE = (
-    "the model, its tokenizer or its hooks have changed since; restore them, or choose another "
-    "--output-dir"
+    "The model, its tokenizer or its hooks have changed. Restore them, or choose another "
+    "--output-dir."
 )
-"""Explanation in the error message if a prediction has changed when an audit is resumed."""
+"""Cause and remedy in the error message for a prediction that differs when an audit is resumed."""
 BATCH_DEPENDENCE_CAUSE = (
-    "the model changed during the audit, or its predictions depend on padding or on the other "
-    "texts in the batch; the rows were not deleted; try --batch-size 1 in another --output-dir"
+    "The model changed during the audit, or its predictions depend on padding or on the other "
+    "texts in the batch. Try --batch-size 1 with another --output-dir."
 )
-"""Explanation in the error message if a recomputed prediction differs at the end of an audit."""
-UNSUPPORTED_EDIT_CAUSE = (
-    "the prompts of this model cannot be edited correctly; please report it (the rows were not "
-    "deleted)"
-)
-"""Explanation in the error message if an edited prompt gives a wrong probability."""
-UNSUPPORTED_MODEL_CAUSE = "this model cannot be audited; please report it"
-"""Explanation in the error message if a prediction differs in the pre-flight checks."""
+"""Cause and remedy in the error message for a prediction that differs at the end of an audit."""
 N_PRECISION_TEXTS = 8
-"""Number of texts, starting with the longest, on which half precision and float32 are compared."""
-LOGGED_DIFFERENCE = 0.01
+"""Number of texts (the longest ones) on which half precision is compared with float32."""
+PRECISION_WARNING_THRESHOLD = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
-Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
-been made uniform.
+Differences are measured in probabilities, and in the output change from uniform attention.
 """
-MAX_DIFFERENCE = 0.1
+PRECISION_ERROR_THRESHOLD = 0.1
 """Difference between half precision and float32 above which the audit stops with an error.
 
-Two quantities from 0 to 1 are compared: the probabilities, and the output change after attention has
-been made uniform.
+Differences are measured in probabilities, and in the output change from uniform attention.
 """
 N_PREFLIGHT_TEXTS = 4
-"""Number of texts, starting with the longest, on which the model runs before the audit."""
+"""Number of texts (the longest ones) on which the model is checked before the audit starts."""
 TESTED_PADDINGS = (1, 4, 16)
-"""Numbers of padding tokens that are added to a text to check that its prediction stays the same."""
+"""Numbers of padding tokens that are added to a text, and must not change its prediction."""
 
 
-def draw_texts(
+def draw_texts_to_check(
     texts: Sequence[Text], predictions: pd.DataFrame, n_texts: int, seed: int
 ) -> list[Text]:
-    """Draw texts whose saved predictions will be checked.
+    """Draw texts whose saved predictions will be checked: the longest text and random texts.
 
-    These are the longest text and random texts. Texts without a saved prediction are not drawn.
+    Texts without a saved prediction are not drawn.
 
     Args:
         texts: The audited texts.
@@ -119,7 +110,7 @@ def check_recorded_prediction(
         adapter: The audited model.
         batch: A batch with a single text.
         predictions: Recorded predictions, one row per text and one column per statistic.
-        source: Name for the recorded prediction in the error message, such as "the value in
+        source: Name of the recorded prediction in the error message, such as "the saved value in
             folder/rows".
         cause: Likely cause of a difference and its remedy, for the error message.
 
@@ -144,17 +135,20 @@ def check_recorded_prediction(
     # A comparison with NaN is false, so NaN counts as a difference.
     if not abs(recorded_value - native_value) <= tolerance:
         raise AttnProbeError(
-            f"for text {example_id} alone, the model predicts {native_value:.6g}, but {source} is "
-            f"{recorded_value:.6g}, and they differ by more than {tolerance:.1e}: {cause}"
+            f"the model predicts {native_value:.6g} for text {example_id} alone, but {source} is "
+            f"{recorded_value:.6g} (tolerance {tolerance:.1e}). {cause}"
         )
 
 
 def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
-    """Check a deletion and a knockout in a prompt against the user's own model.
+    """Check that an edited prompt gives the same probabilities as with the user's own model.
+
+    One unit is deleted, and in a second check, the attention to it is blocked (a knockout). The unit
+    is drawn at random, with the prompt's id as the seed.
 
     Args:
         adapter: The audited language model.
-        batch: A batch with a single prompt. The edited unit is drawn by the prompt's id.
+        batch: A batch with a single prompt.
 
     Raises:
         AttnProbeError: If a probability differs by more than rounding.
@@ -164,10 +158,12 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
     unit = draw_random_order(units, example_id)[0]
     differences = adapter.measure_native_differences(adapter.observe(batch), unit)
     for edit, difference in differences.items():
+        # A comparison with NaN is false, so NaN counts as a difference.
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
-                f"text {example_id}: after the {edit} of unit {unit + 1}, a probability differs by "
-                f"{difference:.1e} from the model's own value: {UNSUPPORTED_EDIT_CAUSE}"
+                f"the prompts of this model cannot be edited correctly. After the {edit} of unit "
+                f"{unit + 1} in text {example_id}, a probability differs by {difference:.1e} from "
+                "the user's model. Please report this problem."
             )
 
 
@@ -177,8 +173,8 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     It is 1000 times the machine epsilon of the number format, but at most 0.1. For a number larger
     than 1, it is multiplied by the number.
 
-    The user's model and the audited model may have different number formats; the less precise one
-    is used.
+    The user's model and the audited model may have different number formats. Then the less precise
+    format counts.
 
     Args:
         adapter: The audited model.
@@ -220,7 +216,7 @@ def compare_with_float32(
         nothing is compared.
 
     Raises:
-        AttnProbeError: If a difference exceeds :data:`MAX_DIFFERENCE`, or if numbers overflow.
+        AttnProbeError: If a difference exceeds :data:`PRECISION_ERROR_THRESHOLD`, or if numbers overflow.
     """
     if make_float32_adapter is None:
         return {}
@@ -239,13 +235,12 @@ def compare_with_float32(
         probability_difference = max(probability_difference, differences[0])
         change_difference = max(change_difference, differences[1])
     largest = max(probability_difference, change_difference)
-    if not largest <= MAX_DIFFERENCE:
+    if not largest <= PRECISION_ERROR_THRESHOLD:
         raise AttnProbeError(
-            f"half precision may differ from float32 by at most {MAX_DIFFERENCE}, but a "
-            f"probability or an output change differs by {largest:.3f} on {len(longest_texts)} "
-            "texts; use --dtype float32"
+            f"half precision changes the results by up to {largest:.3f} compared with float32, but at "
+            f"most {PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
         )
-    if largest > LOGGED_DIFFERENCE:
+    if largest > PRECISION_WARNING_THRESHOLD:
         logger.warning(
             "half precision: probabilities or output changes differ by %.3f from float32 on %d "
             "texts",
@@ -319,8 +314,8 @@ def run_preflight_checks(
                 adapter,
                 collate(adapter, [text], pad_token_id),
                 predictions,
-                source="the audited value",
-                cause=UNSUPPORTED_MODEL_CAUSE,
+                source="the value in a batch",
+                cause="This model cannot be audited. Please report this problem.",
             )
     if sites[0].query is not None:
         check_query(shortest, sites[0].query)
@@ -363,7 +358,7 @@ def _run_self_checks(
 def check_padding(alone: Observation, padded: Batch) -> None:
     """Check that a text has the same prediction with and without padding.
 
-    A model fails this check if it pools, convolves or samples over padding.
+    A model fails this check, for example, if it averages over padding tokens.
 
     Args:
         alone: Observation of a single text.
@@ -376,7 +371,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     group_probs = adapter.prediction.group_by_part
     before = group_probs(alone.probs.detach())[0]
     after = group_probs(adapter.observe(padded).probs.detach())[0][: len(before)]
-    # Padding shifts positions and candidates, so only the largest probabilities are compared.
+    # This model predicts token positions or candidate tokens, which padding can reorder. Therefore
+    # only the largest probabilities are compared.
     if "reads" in alone.batch.inputs:
         before, after = before.amax(-1), after.amax(-1)
     difference = float((after - before).abs().max())
@@ -386,6 +382,6 @@ def check_padding(alone: Observation, padded: Batch) -> None:
         raise AttnProbeError(
             "predictions must not depend on padding, but a probability from "
             f"{type(adapter.model).__name__} changes by {difference:.1e} if text "
-            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens; this model cannot "
-            "be audited in batches"
+            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens. This model cannot "
+            "be audited in batches."
         )

@@ -61,7 +61,7 @@ from hf_attnprobe.reports.detection_limits import read_planted_rows
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
-    OPTIONS_WITHOUT_EFFECT,
+    PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
 )
@@ -74,9 +74,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 N_WARM_UP_TEXTS = 21
-"""Number of texts on which the tests run to estimate an audit's duration (``--estimate``)."""
+"""Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
-"""Number of prompts that a language model answers to estimate an audit's duration."""
+"""Number of warm-up prompts, on which ``--estimate`` measures the tests of a language model."""
 
 
 @dataclass(frozen=True)
@@ -340,8 +340,8 @@ def _adapt_data(model: Any, data: Data) -> Data:
         return make_answers(data)
     if isinstance(data, Answers):
         raise AttnProbeError(
-            "Answers needs a language model (…ForCausalLM), but this model is of another type; "
-            "pass the texts that it classifies as Data(…)"
+            "Answers(...) can be used only with a language model (…ForCausalLM). Use Data(...) for "
+            "another type of model."
         )
     return data
 
@@ -408,8 +408,8 @@ def _select_share(
     share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
     if not len(share_examples):
         raise AttnProbeError(
-            f"share {share[0]}/{share[1]} is empty, because there are only {len(examples)} texts; "
-            "use fewer shares"
+            f"share {share[0]}/{share[1]} is empty, because there are only {len(examples)} texts. "
+            "Use fewer shares."
         )
     return share_examples
 
@@ -506,8 +506,8 @@ def _attach_user_scores(
     tokenizer = audited_model.tokenizer
     if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated only for a text classifier or a language model, not for images "
-            "or texts with choices; use another model"
+            "scores can be evaluated only for text classifiers and language models, not for images "
+            "or texts with choices"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
     string_by_id = {}
@@ -588,7 +588,7 @@ def describe_audit_request(
         options,
         requested_tests,
         default_options,
-        excluded=("train_limit", *OPTIONS_WITHOUT_EFFECT),
+        excluded=("train_limit", *PERFORMANCE_OPTIONS),
     )
     return request if scores is None else {**request, "scores": get_recorded_name(scores)}
 

@@ -1,9 +1,10 @@
 """Selects an audit's tests and the sites at which they run.
 
-If the requested tests include "default", as in ``["default", Permutation(n_permutations=10)]``, all
-tests that suit the model and the data are added. A model may lack a capability that a test needs.
-If the test was requested by name, this raises an error before anything runs. Otherwise the test is
-left out, and the report's provenance gives the reason.
+The name "default" stands for all tests that suit the model and the data. It can be combined with
+other tests, as in ``["default", Permutation(n_permutations=10)]``.
+
+Some models lack a capability that a test needs. If this test was requested by name, an error is
+raised before anything runs. Otherwise the test is left out, and the report gives the reason.
 """
 
 import hashlib
@@ -29,15 +30,10 @@ from hf_attnprobe.statistics.rows import Rows
 
 ALL_HEADS = "all"
 """Value for ``--heads`` that selects all heads."""
-SHARED_KEYS = "shared"
-"""Value for ``--head-sets`` that selects all sets of heads that share their keys.
+SHARED_KEY_SETS = "shared"
+"""Value for ``--head-sets`` that selects all sets of heads with shared keys.
 
-Such sets exist in language models with grouped-query attention.
-"""
-UNREQUESTED_HEADS_REASON = "it tests single heads, which were not requested"
-"""Reason that the report gives for a test that was left out, because it runs only on single heads.
-
-It is used if the audit tests only groups of heads.
+Several heads share the same keys in language models with grouped-query attention.
 """
 
 
@@ -170,13 +166,13 @@ def _check_indices(name: str, requested: Sequence[int | str] | None, existing: s
         return
     if not requested:
         raise AttnProbeError(
-            f"--{name}s needs at least one {name}, got none; leave it out to test all of them"
+            f"--{name}s needs at least one {name}, got none. Leave out this option to test all "
+            f"{name}s."
         )
     missing = sorted(set(requested) - existing)
     if missing:
         raise AttnProbeError(
-            f"--{name}s must be from 0 to {max(existing)} for this model, got {missing[0]}; choose "
-            f"another {name}"
+            f"expected --{name}s from 0 to {max(existing)} for this model, got {missing[0]}"
         )
 
 
@@ -197,18 +193,17 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
     """
     if len(adapter.sites()) == 1:
         raise AttnProbeError(
-            "--head-sets needs a model with several heads, but this model has only one; leave out "
-            "--head-sets"
+            "--head-sets needs a model with several heads, but this model has only one. Leave it out."
         )
     head_sets: list[list[Site]] = []
     for name in names:
-        if name != SHARED_KEYS:
+        if name != SHARED_KEY_SETS:
             head_sets.append(_parse_head_set(adapter, name))
             continue
         if not adapter.shared_heads:
             raise AttnProbeError(
-                "--head-sets shared needs heads that share keys, but this model has none; remove "
-                "'shared'"
+                "--head-sets 'shared' needs heads that share their keys, but this model has none. "
+                "Remove 'shared'."
             )
         head_sets += [[*members] for members in adapter.shared_heads]
     return head_sets
@@ -222,8 +217,8 @@ def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
     if is_repeated or not set(heads) <= site_by_name.keys():
         first, *_, last = site_by_name
         raise AttnProbeError(
-            f"expected a set of different heads from {first} to {last}, such as {first}+{last}, got "
-            f"{name!r}; change --head-sets"
+            f"expected a set of different heads in --head-sets, such as {first}+{last}, got {name!r}. "
+            f"This model has the heads {first} to {last}."
         )
     return sorted(site_by_name[head] for head in heads)
 
@@ -286,13 +281,15 @@ def check_query(shortest: Observation, query: int) -> None:
     n_queries = min(attention.shape[2] for attention in shortest.attention)
     if not 0 <= query < n_queries:
         raise AttnProbeError(
-            f"expected a query from 0 to {n_queries - 1}, the last position in the shortest text, "
-            f"got {query}; choose another --query"
+            f"expected --query from 0 to {n_queries - 1} (the last position in the shortest text), "
+            f"got {query}"
         )
 
 
-def is_suitable(test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool) -> bool:
-    """Return whether a test runs by default, that is, without being requested by name.
+def runs_by_default(
+    test: FaithfulnessTest, n_sites: int, has_rationales: bool, answers: bool
+) -> bool:
+    """Return whether a test runs by default, even if it was not requested by name.
 
     Args:
         test: The test.
@@ -333,7 +330,7 @@ def add_suitable_tests(
     return {
         name: requested.get(name, test.get_default_options(answers=answers))
         for name, test in load_tests().items()
-        if name in requested or is_suitable(test, n_sites, has_rationales, answers)
+        if name in requested or runs_by_default(test, n_sites, has_rationales, answers)
     }
 
 
@@ -369,7 +366,7 @@ def select_tests(
             tests[name] = options
         elif name in requested:
             raise AttnProbeError(
-                f"the test {name} cannot run: {missing_capabilities[0]}; remove it from --tests"
+                f"the test {name!r} cannot run: {missing_capabilities[0]}. Remove it from --tests."
             )
     if not tests:
         raise AttnProbeError(f"no test can run on this model: {'; '.join(reasons.values())}")
@@ -396,16 +393,19 @@ def select_group_tests(
     """
     if not groups:
         raise AttnProbeError(
-            "--no-single-heads needs groups of several heads, but this audit has none; leave it out"
+            "--no-single-heads leaves nothing to test, because this audit has no groups of heads. "
+            "Leave it out."
         )
     group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
     if not group_tests:
         raise AttnProbeError(
-            f"expected a test that can run on several heads together, got {', '.join(tests)}; choose "
-            "another test, or test single heads with --heads all and without --no-single-heads"
+            f"none of these tests can run on groups of heads: {', '.join(tests)}. Choose another test, "
+            "or test single heads with --heads all and without --no-single-heads."
         )
-    head_tests = tests.keys() - group_tests.keys()
-    return group_tests, {**left_out, **dict.fromkeys(head_tests, UNREQUESTED_HEADS_REASON)}
+    all_left_out = {**left_out}
+    for name in tests.keys() - group_tests.keys():
+        all_left_out[name] = "it tests single heads, which were not requested"
+    return group_tests, all_left_out
 
 
 def list_sites_by_test(
@@ -414,7 +414,7 @@ def list_sites_by_test(
     heads: Sequence[Site],
     groups: Sequence[Site] = (),
 ) -> dict[str, Sequence[Site]]:
-    """List the sites at which each test runs, which are those that support the test.
+    """List the sites at which each test can run.
 
     Args:
         names: Test names.
@@ -464,7 +464,7 @@ def assign_half(example_id: int) -> int:
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Check that both halves of the texts are nonempty, as the option ``screen`` requires.
+    """Check that both halves of the texts contain a text, which the option ``screen`` requires.
 
     Args:
         example_ids: Ids of the audited texts.
@@ -474,8 +474,8 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
     """
     if len({assign_half(example_id) for example_id in example_ids}) < 2:
         raise AttnProbeError(
-            "--screen divides the texts into two halves by id, but all texts belong to the same "
-            "half; audit more texts"
+            "--screen divides the texts into two halves by id, but all texts are in the same half. "
+            "Audit more texts."
         )
 
 
@@ -507,7 +507,7 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the heads for which uniform attention has the largest estimated effect.
+    """Select the heads with the largest estimated effects; see :func:`sort_by_screen`.
 
     Args:
         screen_rows: Rows from the test ``screen``.
@@ -522,9 +522,10 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
 
 
 def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
-    """Sort heads by the estimated effect of making their attention uniform, largest effect first.
+    """Sort heads by their estimated effect on the output, with the largest effect first.
 
-    The test ``screen`` computes this first-order estimate from gradients.
+    The effect is the output change if the head's attention becomes uniform. The test ``screen``
+    estimates it from gradients.
 
     Args:
         screen_rows: Rows from the test ``screen``. Sites without rows come last, in model order.
@@ -534,4 +535,9 @@ def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
         The sorted sites.
     """
     effects = screen_rows.build_head_frame("first_order_uniform").mean().to_dict()
-    return sorted(sites, key=lambda site: (-effects.get(site[:2], 0.0), site))
+
+    def get_sort_key(site: Site) -> tuple[float, Site]:
+        effect = effects.get((site.layer, site.head), 0.0)
+        return -effect, site
+
+    return sorted(sites, key=get_sort_key)

@@ -1,8 +1,13 @@
 """Quantities that an audit computes in advance from a sample of the whole split.
 
-These are the model's standard temperature, the head outputs that replace an ablated head's output,
-and the states that are exchanged between texts. The sample is drawn by example id, so it is the
-same for every text limit, text order, share and process count.
+There are three such quantities:
+
+- the model's standard temperature,
+- the head outputs that replace the output of an ablated head,
+- the states that are exchanged between texts.
+
+The sample is drawn by example id. It therefore does not depend on the number or the order of the
+audited texts, or on the number of processes.
 """
 
 import logging
@@ -45,21 +50,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REFERENCE_TEXTS = 32
-"""Maximum number of texts that provide replacement outputs for an ablated head."""
+"""Maximum number of reference texts. Their head outputs replace the output of an ablated head."""
 MAX_REFERENCE_TOKENS = 4096
-"""Maximum number of tokens in all texts that provide replacement outputs for an ablated head.
+"""Maximum number of tokens, including padding, in all reference texts together.
 
-Padding counts too. At least two texts are used, even if they have more tokens.
+The head outputs of the reference texts replace the output of an ablated head. Two reference texts
+are used even if they have more tokens.
 """
-N_SHARPNESS_TEXTS = 128
-"""Number of texts from which the standard temperature is computed, which makes the sharpness
-(confidence) of different models comparable."""
+N_TEMPERATURE_TEXTS = 128
+"""Number of texts from which a model's standard temperature is computed.
+
+The standard temperature makes the confidence of different models comparable.
+"""
 N_DONOR_TEXTS = 64
-"""Number of donors, which are texts whose states replace the states of other texts."""
+"""Number of donor texts. Their hidden states are inserted into other texts."""
 N_UNIT_DONOR_TEXTS = 128
-"""Number of texts whose words replace words in other texts."""
+"""Number of texts whose words are inserted into other texts."""
 SAMPLE_BATCH_SIZE = 16
-"""Maximum number of texts per batch when the model runs on a sample of the split."""
+"""Maximum batch size, in texts, for forward passes on a sample of the split."""
 
 
 def is_needed(requirement: str, tests: Iterable[str]) -> bool:
@@ -90,7 +98,7 @@ def set_sharpness(
     answers_from_passage = adapter.lacks(AnswersFromPassage) is None
     if answers_from_passage:
         return
-    texts = _sample_texts(adapter, tokenizer, examples, N_SHARPNESS_TEXTS)
+    texts = _sample_texts(adapter, tokenizer, examples, N_TEMPERATURE_TEXTS)
     probs: list[torch.Tensor] = []
     for batch in _batch_by_length(adapter, tokenizer, texts):
         # Unlike an observation, the model's own forward pass does not store attention.
@@ -194,8 +202,8 @@ def set_donors(
     decisions = adapter.donors.decisions
     if (decisions == decisions[0]).all():
         logger.warning(
-            "interchange cannot be measured: it exchanges states between texts with different "
-            "predictions, but all %d texts of its sample have the same prediction",
+            "the test interchange cannot be measured, because it needs texts with different "
+            "predictions. All %d texts of its sample have the same prediction.",
             len(texts),
         )
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
-    RENORMALISED,
+    RENORMALISED_KNOCKOUT,
     compute_answer_losses,
     find_units_that_matter,
     measure_contrast_effects,
@@ -180,7 +180,7 @@ class PromptParts(NamedTuple):
 
     Attributes:
         units: Units of the passage, without surrounding white space.
-        glued: Indices of units that follow the previous unit without white space.
+        glued: Indices of units that follow the previous unit without white space between them.
         around: Text before each unit, and the text after the last unit.
     """
 
@@ -206,11 +206,11 @@ def split_prompt(row: Mapping[str, Any]) -> PromptParts:
         around.append(text[previous_end:start])
         previous_end = end
     around.append(text[previous_end:])
-    glued = [
-        index
-        for index, (previous, current) in enumerate(pairwise(units), 1)
-        if not (around[index] or previous[-1:].isspace() or current[:1].isspace())
-    ]
+    glued = []
+    for index, (previous, current) in enumerate(pairwise(units), 1):
+        has_space = previous[-1:].isspace() or current[:1].isspace()
+        if not around[index] and not has_space:
+            glued.append(index)
     stripped_units = tuple(unit.strip() or "…" for unit in units)
     return PromptParts(stripped_units, tuple(glued), tuple(around))
 
@@ -299,7 +299,7 @@ def _describe_decisions(
 
     Args:
         prediction: The model's prediction type and its outcomes.
-        decisions: Outcome index for every part, int `[parts]`; −1 for no decision.
+        decisions: Outcome index for each part, int `[parts]`; −1 for no decision.
         batch: A batch with a single text.
         tokenizer: The model's tokenizer.
 
@@ -337,13 +337,14 @@ def _decode_masked_words(ranks: list[int], batch: Batch, tokenizer: PreTrainedTo
 
     Args:
         ranks: For each mask, the rank of the predicted token among the stored likely tokens.
-        batch: A batch with a single text; its input "kept" holds the likely token ids of each mask.
+        batch: A batch with a single text. Its input "candidate_ids" holds the likely token ids of
+            each mask.
         tokenizer: The model's tokenizer.
 
     Returns:
         The words, joined by commas; "another word" if a rank has no stored token.
     """
-    likely_tokens = batch.inputs.get("kept", torch.empty(1, len(ranks), 0))[0]
+    likely_tokens = batch.inputs.get("candidate_ids", torch.empty(1, len(ranks), 0))[0]
     words = []
     for token_ids, rank in zip(likely_tokens.tolist(), ranks, strict=False):
         if 0 <= rank < len(token_ids):
@@ -438,7 +439,8 @@ class Explainer:
         scores = {"attention": weights}
         units_that_matter = None
         if self._can_compute(EditableInputs):
-            scores["knockout"] = measure_knockouts(observation, self.site, RENORMALISED)[0][0]
+            knockout_losses, _ = measure_knockouts(observation, self.site, RENORMALISED_KNOCKOUT)
+            scores["knockout"] = knockout_losses[0]
             scores["leave_one_out"] = measure_deletion_effects(observation)[0]
             contrast = measure_contrast_effects(observation)[0]
             if not contrast.isnan().any():

@@ -26,14 +26,14 @@ from hf_attnprobe.protocol import AttentionModelBase
 
 
 WORD_START_MARKS = "Ġ▁ "
-"""Characters with which tokenizers mark a token at the start of a word."""
+"""Characters that mark the start of a word in tokens, such as "Ġ" in "Ġgood"."""
 LIBRARY_ATTRIBUTES = (
     ("word_attributions", "raw_input_ids"),  # captum
     ("attributions", "elements"),  # interpreto
     ("source_attributions", "source"),  # inseq
     ("values", "data"),  # SHAP
 )
-"""Pairs (score attribute, token attribute) in result objects from other libraries.
+"""Names of the attributes that hold the scores and the tokens in results from other libraries.
 
 For example, an ``Explanation`` from SHAP holds the scores in ``values`` and the tokens in ``data``.
 """
@@ -66,8 +66,7 @@ class UserScores:
             items = getattr(self, name)
             if items is not None and len(items) != n_scores:
                 raise AttnProbeError(
-                    f"the field {name} must have one entry for each of the {n_scores} scores, got "
-                    f"{len(items)}"
+                    f"expected {n_scores} {name}, one for each score, got {len(items)}"
                 )
 
 
@@ -109,13 +108,13 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
         all_scores = [*getattr(scores, "sequence_attributions", scores)]
     except TypeError as error:
         raise AttnProbeError(
-            "expected scores as a file, a mapping from text ids or a list with one entry per text, "
-            f"got {type(scores).__name__}"
+            "expected a score file, a mapping from text ids to scores, or a list with one entry per "
+            f"text, got {type(scores).__name__}"
         ) from error
     if len(all_scores) != len(ids):
         raise AttnProbeError(
-            f"expected scores for {len(ids)} texts, got {len(all_scores)} entries; pass one entry "
-            "per text in the same order, or a mapping from text ids"
+            f"expected scores for {len(ids)} texts, got {len(all_scores)} entries. Pass one entry per "
+            "text, or a mapping from text ids to scores."
         )
     return {
         example_id: parse_scores(text_scores, example_id)
@@ -147,15 +146,13 @@ class ScoreRow:
 
 
 SCORE_COLUMNS = [field.name for field in fields(ScoreRow)]
-"""Columns that a score file may have: id, score, unit, start, end, token and source."""
+"""Names of the columns in a score file: id, score, unit, start, end, token and source."""
 
 
 def _parse_id(value: Any) -> int:
     """Parse a text id, which is a whole number or a string of digits."""
     if not isinstance(value, int | np.integer | str) or not str(value).isdecimal():
-        raise AttnProbeError(
-            f"the scores need text ids, which are whole numbers, got the id {value!r}"
-        )
+        raise AttnProbeError(f"expected a whole number as the text id of scores, got {value!r}")
     return int(value)
 
 
@@ -166,15 +163,12 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     try:
         table = read_data_file(file, string_columns=["token", "source"])
     except (OSError, ValueError) as error:
-        raise AttnProbeError(
-            f"cannot read the scores in {file} ({error}); correct the file"
-        ) from error
+        raise AttnProbeError(f"cannot read the scores in {file} ({error})") from error
     columns = [name for name in SCORE_COLUMNS if name in table.column_names]
     if not {"id", "score"} <= {*columns}:
         raise AttnProbeError(
-            "a score file needs the columns id and score, and may have unit, start and end (of a "
-            "character span), source (a quotation from the passage) and token, but "
-            f"{file} has {', '.join(table.column_names)}; rename its columns"
+            f"expected the columns 'id' and 'score' in {file}, got {', '.join(table.column_names)}. Rename "
+            "the columns. The columns 'unit', 'start', 'end', 'token' and 'source' are optional."
         )
     rows_by_id: dict[int, list[ScoreRow]] = {}
     for row_index, cells in enumerate(table.select_columns(columns).to_list()):
@@ -210,16 +204,15 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
             n_values = table[name].count()
             raise _make_score_error(
                 example_id,
-                f"the column {name} must have a value for each of the {len(table)} scores, but has "
-                f"{n_values}",
+                f"expected {len(table)} values in the column {name!r}, one for each score, got {n_values}",
             )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
         if [*table.unit] != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
-                "the column unit must contain the numbers of all units, from 0 and without gaps, got "
-                f"{[*table.unit][:5]}…; use the score 0 for units without a score",
+                "expected the numbers 0, 1, 2, … in the column 'unit', got "
+                f"{[*table.unit][:5]}…. Use the score 0 for units without a score.",
             )
     spans = None
     if "unit" not in table and {"start", "end"} <= {*table}:
@@ -293,8 +286,8 @@ def _convert_to_vector(values: Any, type_name: str, example_id: Any) -> np.ndarr
         shape = " × ".join(map(str, array.shape))
         raise _make_score_error(
             example_id,
-            f"expected one score per token, got an array of {shape} scores; select the scores for "
-            "one class and one generation step",
+            f"expected one score per token, got an array of {shape} scores. Select the scores for "
+            "one class and one generation step.",
         )
     return array
 
@@ -333,8 +326,8 @@ def attach_scores(
     missing = [text.example_id for text in texts if text.example_id not in scores_by_id]
     if missing:
         raise AttnProbeError(
-            f"expected scores for all {len(texts)} texts, but {len(missing)} have none, such as "
-            f"text {missing[0]}; provide them, or audit fewer texts with --test-limit"
+            f"{len(missing)} of {len(texts)} texts have no scores, such as text {missing[0]}. Provide "
+            "scores for all texts, or audit fewer texts with --test-limit."
         )
     texts_with_scores = []
     for text in texts:
@@ -371,8 +364,8 @@ def _list_unit_tokens(
         unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
-            "token scores need a model that attends to the tokens of a single text; use another "
-            "model"
+            "scores cannot be assigned to tokens, because this model does not attend to the tokens "
+            "of a single text"
         )
     elif "units" in batch.inputs:
         unit_of_token = batch.inputs["units"][0].tolist()
@@ -395,8 +388,8 @@ def _find_unit_spans(
     has_several_parts = bool({"segment_ids", "unit_ids"} & {*text.inputs})
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
-            "scores for character spans are only supported for single texts and fast tokenizers; "
-            "give one score per unit, or for a passage, scores with the column source"
+            "scores for character spans need a single text and a fast tokenizer. Provide one score "
+            "per unit instead, or use the column 'source' for a passage."
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     # A unit extends from the start of its first token to the end of its last token.
@@ -435,8 +428,7 @@ def _sum_token_scores(
         lengths = " or ".join(map(str, sorted(scored_parts_by_length)))
         raise _make_score_error(
             text.example_id,
-            f"expected one score per unit or per token, which are {lengths} scores, got "
-            f"{len(scores.values)}",
+            f"expected {lengths} scores (one per unit or one per token), got {len(scores.values)}",
         )
     scored_parts = scored_parts_by_length[len(scores.values)]
     if scores.tokens is not None:
@@ -507,7 +499,7 @@ def _sum_quoted_scores(
         ]
         if not quotation or not quoted_units:
             raise _make_score_error(
-                text.example_id, f"the passage does not contain the quotation {quotation!r}"
+                text.example_id, f"the quotation {quotation!r} does not occur in the passage"
             )
         for index in quoted_units:
             unit_scores[index] += value
@@ -539,13 +531,13 @@ def _sum_span_scores(
     if boundaries != sorted(boundaries) or any(start == end for start, end in raw_spans):
         raise _make_score_error(
             text.example_id,
-            "spans must be nonempty, must not overlap and must lie within the text, which has "
-            f"{len(string)} characters, got {[*raw_spans][:5]}…",
+            f"expected nonempty spans from 0 to {len(string)} that do not overlap, got "
+            f"{[*raw_spans][:5]}…",
         )
     spans = [strip_span(string, *span) for span in raw_spans]
     unit_scores = []
     for unit_start, unit_end in unit_spans:
-        unit_name = f"{string[unit_start:unit_end]!r}, characters {unit_start} to {unit_end}"
+        unit_name = f"{string[unit_start:unit_end]!r} (characters {unit_start} to {unit_end})"
         overlapping_scores = []
         for (start, end), value in zip(spans, scores.values, strict=True):
             if end <= unit_start or unit_end <= start:
@@ -555,12 +547,13 @@ def _sum_span_scores(
             if not (contains_unit or is_inside_unit):
                 raise _make_score_error(
                     text.example_id,
-                    f"a span must not cut a unit, but the span from {start} to {end} cuts {unit_name}",
+                    f"the span from {start} to {end} covers only a part of the unit {unit_name}. "
+                    "Extend the span to the whole unit.",
                 )
             overlapping_scores.append(value)
         if not overlapping_scores:
             raise _make_score_error(
-                text.example_id, f"every unit needs a span, but there is none for {unit_name}"
+                text.example_id, f"expected a span for every unit, got none for {unit_name}"
             )
         unit_scores.append(sum(overlapping_scores))
     return unit_scores

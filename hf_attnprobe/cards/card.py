@@ -55,11 +55,11 @@ NOT_AUDITED = (
     "Not audited yet: it is unknown whether its attention explains its predictions. Do not show its "
     "attention weights as an explanation before this has been tested."
 )
-"""Sentences in the model card of a model that was not audited."""
+"""Text in the model card of a model that was not audited."""
 AUDIT_HEADING = "Does its attention explain its predictions?"
 """Heading above the audit results in a model card."""
 DATASET_PLACEHOLDER = "DATA"
-"""Word that replaces the data set in the example command of a card, if the data set is not public."""
+"""Placeholder for a data set that is not public, in the example command of a model card."""
 ENCODER_PHRASES = {
     "bilstm": "a BiLSTM with {encoder_size} units in each direction",
     "bigru": "a BiGRU with {encoder_size} units in each direction",
@@ -67,7 +67,7 @@ ENCODER_PHRASES = {
     "mlp": "an MLP with {encoder_size} units on each token, without context",
     "none": "none (the word vectors are used directly, without context)",
 }
-"""Descriptions of encoders, by the value of ``encoder`` in the model configuration.
+"""Maps each value of ``encoder`` in a model configuration to its description in a model card.
 
 Fields in braces are replaced by the values of the configuration.
 """
@@ -77,7 +77,7 @@ ATTENTION_PHRASES = {
     "uniform": "uniform (all tokens have the same weight; nothing is learned)",
     "guided": "guided (the weights are an input; nothing is learned)",
 }
-"""Descriptions of attention functions, by the value of ``attention`` in the model configuration."""
+"""Maps each value of ``attention`` in a model configuration to its description in a model card."""
 REGULARISER_PHRASES = {
     "embedding_dropout": "dropout on word vectors",
     "sentence_dropout": "dropout on sentence vectors",
@@ -86,12 +86,12 @@ REGULARISER_PHRASES = {
     "mlm_weight": "weight of the masked language modelling loss",
     "conicity_weight": "weight of the penalty on conicity",
 }
-"""Descriptions of regularisation settings, by their names in the model configuration."""
+"""Maps each regularisation setting in a model configuration to its description in a model card."""
 PROCEDURE_PHRASES = {
     "jain-wallace": "(the released code of Jain & Wallace 2019)",
     "serrano-smith": "(the released code of Serrano & Smith 2019 for IMDB)",
 }
-"""Descriptions of training procedures, by their names in the training record."""
+"""Maps each training procedure in a training record to its description in a model card."""
 NON_SETTING_KEYS = (
     "architecture",
     "data",
@@ -112,11 +112,14 @@ They are results, or the card describes them in other sections.
 
 
 BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above or below it. -->"
-"""Comment that begins the generated part of a README."""
+"""Comment at the beginning of the generated part of a README."""
 END_COMMENT = "<!-- attnprobe card: end -->"
-"""Comment that ends the generated part of a README."""
+"""Comment at the end of the generated part of a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Front matter fields to which generated entries are added without removing the user's entries."""
+"""Front matter fields that contain entries of the user and generated entries.
+
+Generating a card does not remove the user's entries.
+"""
 
 
 def read_card(text: str) -> ModelCard:
@@ -132,13 +135,17 @@ def read_card(text: str) -> ModelCard:
         AttnProbeError: if the front matter is not a mapping in YAML, or is not valid for a card.
     """
     has_front_matter = REGEX_YAML_BLOCK.match(text)
+    if not has_front_matter:
+        # The class ModelCard requires front matter, so an empty mapping is added.
+        empty_front_matter = "---\n{}\n---\n"
+        text = empty_front_matter + text
     try:
-        return ModelCard(text if has_front_matter else f"---\n{{}}\n---\n{text}")
+        return ModelCard(text)
     except (yaml.YAMLError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise AttnProbeError(
-            f"the front matter of README.md (between the lines ---) is not valid YAML: {reason}; "
-            "correct it"
+            f"the front matter of README.md is not valid YAML: {reason}. Correct the text between "
+            "the two lines ---."
         ) from error
 
 
@@ -163,15 +170,19 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
     _set_results(card.data, [*_list_user_results(card.data), *_get_results(metadata)])
     before, after = _split_around_part(card.text)
     if BEGIN_COMMENT not in card.text:
+        # A new part follows the user's text after an empty line.
         if not before.endswith(line_end * 2):
             before = before.rstrip("\r\n") + line_end * 2
         after = line_end
-    card.text = f"{before}{part.replace(chr(10), line_end)}{after}"
+    part = part.replace("\n", line_end)
+    card.text = f"{before}{part}{after}"
     return str(card)
 
 
 def merge_remote_metadata(text: str, remote_text: str) -> str:
-    """Add missing front matter fields to a README from another version, such as the one on the Hub.
+    """Add missing front matter fields to a README from another version of it.
+
+    The other version is, for example, the README on the Hub.
 
     Args:
         text: the README; its text and its existing values are kept.
@@ -183,7 +194,8 @@ def merge_remote_metadata(text: str, remote_text: str) -> str:
     Raises:
         AttnProbeError: if a front matter is not valid.
     """
-    card, remote_data = read_card(text), read_card(remote_text).data
+    card = read_card(text)
+    remote_data = read_card(remote_text).data
     results = _get_results(card.data)
     merge_metadata(card.data, remote_data)
     new_results = [result for result in _list_user_results(remote_data) if result not in results]
@@ -209,7 +221,9 @@ def merge_metadata(data: CardData, additions: CardData) -> None:
         if existing_value is None:
             data[key] = value
         elif key in MERGED_FIELDS and value:
-            data[key] = list(dict.fromkeys([*_make_list(existing_value), *_make_list(value)]))
+            entries = [*_make_list(existing_value), *_make_list(value)]
+            # The keys of a dictionary contain each entry once, in the same order.
+            data[key] = list(dict.fromkeys(entries))
 
 
 def _make_list(value: Any) -> list[Any]:
@@ -248,7 +262,10 @@ def has_findings(existing: str | None) -> bool:
 
 
 def extract_user_text(card: ModelCard) -> str:
-    """Return the user's own text in a card; "" if it consists of a title only."""
+    """Return the user's own text in a card.
+
+    The result is empty if the text consists of a title only.
+    """
     text = "".join(_split_around_part(card.text)).strip()
     is_title = text.startswith("# ") and "\n" not in text
     return "" if is_title else text
@@ -258,11 +275,14 @@ def _split_around_part(text: str) -> tuple[str, str]:
     """Split a README's text, and return the parts before and after the generated part."""
     before, _, remainder = text.partition(BEGIN_COMMENT)
     _, end_comment, after = remainder.partition(END_COMMENT)
-    counts = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
-    if counts != (0, 0) and (counts != (1, 1) or not end_comment):
+    n_begin, n_end = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
+    has_no_part = n_begin == 0 and n_end == 0
+    # The variable end_comment is empty if no end follows the beginning.
+    has_one_part = n_begin == 1 and n_end == 1 and end_comment
+    if not has_no_part and not has_one_part:
         raise AttnProbeError(
-            "README.md must contain one comment 'attnprobe card: begin' and, after it, one comment "
-            f"'attnprobe card: end', found {counts[0]} and {counts[1]}; correct or delete them"
+            "README.md must contain one comment 'attnprobe card: begin' and then one comment "
+            f"'attnprobe card: end', got {n_begin} and {n_end}. Correct or delete the comments."
         )
     return before, after
 
@@ -353,7 +373,7 @@ def render_card(card: CardContent) -> str:
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
-    """Return the advice on displaying attention that belongs to the worst answer of all audits."""
+    """Return advice on showing attention to users, for the worst answer among all audits."""
     if not card.audits:
         return None
     answers_from_best_to_worst = list(DISPLAY_ADVICE)
@@ -364,7 +384,7 @@ def _choose_display_advice(card: CardContent) -> str | None:
 
 @cache
 def load_card_templates() -> Environment:
-    """Load this package's templates, with filters that clean and escape names."""
+    """Load the templates of model cards, with filters that clean and escape names."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,
@@ -421,7 +441,7 @@ def _tabulate_scores(record: Mapping[str, Any]) -> Table:
 
 
 def _predicts_classes(checkpoint: Checkpoint) -> bool:
-    """Return whether a model classifies texts, with probabilities that sum to 1 over the classes."""
+    """Check whether a model predicts exactly one class for each text."""
     problem = checkpoint.config.get("problem_type")
     is_single_label = problem in (None, "single_label_classification")
     is_text_classifier = get_hub_task(checkpoint) == "text-classification"
@@ -436,8 +456,8 @@ def _is_paper_dataset(card: CardContent) -> bool:
 def _build_command(card: CardContent) -> str:
     """Return a command that audits the model.
 
-    The command of an existing audit is repeated if there is one. Otherwise the data set is the
-    training data if it has a public name, or a placeholder.
+    If the card contains an audit with a known command, this command is returned. Otherwise, the
+    command contains the data set of the training, or a placeholder if this data set is not public.
     """
     for audit in card.audits:
         if audit.command:
@@ -445,8 +465,11 @@ def _build_command(card: CardContent) -> str:
     data = card.trained_on
     if data is None and card.audits:
         data = card.add_hub_id(card.audits[0].data)
-    is_public = data is not None and (data.name in RECIPES or data.hub_id == data.name)
-    dataset = data.name if is_public and data is not None else DATASET_PLACEHOLDER
+    dataset = DATASET_PLACEHOLDER
+    if data is not None:
+        is_public = data.name in RECIPES or data.hub_id == data.name
+        if is_public:
+            dataset = data.name
     words = [
         "attnprobe",
         "audit",
@@ -556,16 +579,13 @@ def render_rows_readme(
     Returns:
         The README with front matter.
     """
-    configs = [
-        {
-            "config_name": audit.config,
-            "data_files": [
-                {"split": split, "path": f"{audit.config}/{file}"}
-                for split, file in audit.files.items()
-            ],
-        }
-        for audit in audits
-    ]
+    configs = []
+    for audit in audits:
+        data_files = [
+            {"split": split, "path": f"{audit.config}/{file}"}
+            for split, file in audit.files.items()
+        ]
+        configs.append({"config_name": audit.config, "data_files": data_files})
     metadata = DatasetCardData(
         license=license_name,
         tags=[*CARD_TAGS, "faithfulness"],

@@ -19,11 +19,11 @@ from hf_attnprobe.statistics.verdicts import RULES, Finding
 
 
 IN_MEMORY_NAME = "data given in memory"
-"""Name of a data set that the user passed as a Python object."""
-MAX_TEXT_LENGTH = 200
-"""Maximum length of a name or a value in a model card, in characters."""
-MAX_YAML_LENGTH = 5000
-"""Maximum length of a value in the YAML front matter of a model card, in characters."""
+"""Name for a data set that the user passed as a Python object instead of a path."""
+MAX_VALUE_LENGTH = 200
+"""Maximum length, in characters, of a name or a value in a model card."""
+MAX_YAML_VALUE_LENGTH = 5000
+"""Maximum length, in characters, of a value in the YAML front matter of a model card."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,13 @@ class DatasetReference:
         DatasetReference(name='babi1', hub_id=None)
         """
         name, equals, _ = recorded_name.partition("=")
-        if name in RECIPES and (equals or not Path(name).exists()):
+        has_folder = equals != ""
+        if name in RECIPES and (has_folder or not Path(name).exists()):
+            # The record contains the name of a registered data set.
             hub_id = RECIPES[name].hub_id
             return cls(name, hub_id if HUB_ID_PATTERN.fullmatch(hub_id) else None)
         for registered_name, recipe in RECIPES.items():
+            # The record contains the Hub id of a registered data set.
             if recorded_name == recipe.hub_id and HUB_ID_PATTERN.fullmatch(recorded_name):
                 return cls(registered_name, recorded_name)
         if is_hub_id(recorded_name):
@@ -115,14 +118,17 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
     return text
 
 
-def clean_text(value: object, *, max_length: int = MAX_TEXT_LENGTH) -> str:
-    r"""Convert a value to one line without control characters, with at most ``max_length`` characters.
+def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
+    r"""Convert a value to one line of printable characters.
+
+    A text with more than ``max_length`` characters is shortened.
 
     >>> clean_text("a\n b\x00")
     'a b'
     """
     text = str(value).encode("utf-8", "replace").decode("utf-8")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    printable_text = "".join(c if c.isprintable() else " " for c in text)
+    text = " ".join(printable_text.split())
     return text if len(text) <= max_length else text[:max_length] + "…"
 
 
@@ -185,13 +191,13 @@ def convert_for_yaml(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, str):
-        return clean_text(value, max_length=MAX_YAML_LENGTH)
+        return clean_text(value, max_length=MAX_YAML_VALUE_LENGTH)
     return value
 
 
 # --- The content of a card -----------------------------------------------------------------------
 
-TASK_BY_SUFFIX = {
+TASK_BY_CLASS_SUFFIX = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
     "ForQuestionAnswering": "question-answering",
@@ -199,9 +205,9 @@ TASK_BY_SUFFIX = {
     "ForCausalLM": "text-generation",
     "ForImageClassification": "image-classification",
 }
-"""Task names on the Hub, by the ending of the model class name."""
+"""Maps the suffix of a model class name to the name of its task on the Hugging Face Hub."""
 SCORE_NAMES = {"accuracy": "accuracy", "f1": "F1", "roc_auc": "ROC-AUC"}
-"""Printed names for the scores that a training records, by their keys in the record."""
+"""Maps the key of a score in a training record to the printed name of the score."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,10 @@ class Checkpoint:
 
     @property
     def class_name(self) -> str:
-        """Name of the model class, such as BertForSequenceClassification; "" if it is unknown."""
+        """Name of the model class, such as BertForSequenceClassification.
+
+        The name is empty if it is unknown.
+        """
         architectures = self.config.get("architectures")
         if not isinstance(architectures, list) or not architectures:
             return ""
@@ -230,8 +239,11 @@ class Checkpoint:
 
     @property
     def class_suffix(self) -> str:
-        """The class name's suffix, such as ForSequenceClassification; "" for an unsupported class."""
-        suffixes = (suffix for suffix in TASK_BY_SUFFIX if self.class_name.endswith(suffix))
+        """Suffix of the class name, such as ForSequenceClassification.
+
+        The suffix is empty for an unsupported class.
+        """
+        suffixes = (suffix for suffix in TASK_BY_CLASS_SUFFIX if self.class_name.endswith(suffix))
         return next(suffixes, "")
 
     @property
@@ -258,7 +270,7 @@ class Checkpoint:
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
     """Return the Hub's name for a model's task, or None for an unsupported model class."""
-    return TASK_BY_SUFFIX.get(checkpoint.class_suffix)
+    return TASK_BY_CLASS_SUFFIX.get(checkpoint.class_suffix)
 
 
 @dataclass(frozen=True)
@@ -318,7 +330,9 @@ class CardContent:
         recorded_name = self.checkpoint.record.get("dataset")
         if recorded_name is not None:
             return self.add_hub_id(DatasetReference.from_name(str(recorded_name)))
-        return None if self.data_id is None else DatasetReference(self.data_id, self.data_id)
+        if self.data_id is not None:
+            return DatasetReference(self.data_id, self.data_id)
+        return None
 
     @property
     def reads_pairs(self) -> bool:
@@ -336,9 +350,12 @@ class CardContent:
 FAITHFULNESS_METRIC = "attention_faithfulness"
 """Metric type of audit results in the YAML front matter of a model card."""
 RESULT_AUTHOR = "attnprobe card"
-"""Value of the metric argument ``by``, which marks results that this package wrote into a card."""
+"""Author of the results that this package writes into a model card.
+
+Each result stores it as the metric argument ``by``.
+"""
 LOCAL_DATASET = "local"
-"""Data set type, in the YAML front matter, of data that is not on the Hub."""
+"""Type of a data set that is not on the Hub, in the YAML front matter of a model card."""
 CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
 """Tags in the YAML front matter of every model card."""
 
@@ -354,6 +371,9 @@ def build_metadata(card: CardContent) -> ModelCardData:
     """
     results = build_eval_results(card)
     scores = [result.metric_type for result in results if result.metric_type in SCORE_NAMES]
+    tags = list(CARD_TAGS)
+    if card.audits:
+        tags.append("faithfulness")
     base_model = str(card.checkpoint.record.get("start") or "")
     datasets = [card.trained_on, *(card.add_hub_id(audit.data) for audit in card.audits)]
     hub_ids = [dataset.hub_id for dataset in datasets if dataset is not None and dataset.hub_id]
@@ -361,7 +381,7 @@ def build_metadata(card: CardContent) -> ModelCardData:
         license=card.license,
         library_name="transformers",
         pipeline_tag=get_hub_task(card.checkpoint),
-        tags=[*CARD_TAGS, *(["faithfulness"] if card.audits else [])],
+        tags=tags,
         base_model=base_model if is_hub_id(base_model) else None,
         datasets=list(dict.fromkeys(hub_ids)) or None,
         metrics=list(dict.fromkeys(scores)) or None,
@@ -381,9 +401,10 @@ def build_eval_results(card: CardContent) -> list[EvalResult]:
     Returns:
         The results.
     """
-    results = [*_iterate_score_results(card)]
+    results = list(_iterate_score_results(card))
     for audit in card.audits:
         results += _iterate_audit_results(card, audit)
+    # Results for the same data set and split have the same identifier.
     order = list(dict.fromkeys(result.unique_identifier for result in results))
     return sorted(results, key=lambda result: order.index(result.unique_identifier))
 
@@ -392,7 +413,8 @@ def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
     """Yield the recorded training scores for test and validation texts."""
     record = card.checkpoint.record
     data = card.trained_on or card.add_hub_id(DatasetReference("training data"))
-    metrics, n_texts = record.get("metrics") or {}, record.get("n_texts") or {}
+    metrics = record.get("metrics") or {}
+    n_texts = record.get("n_texts") or {}
     for split in ("test", "validation"):
         for metric, name in SCORE_NAMES.items():
             value = metrics.get(f"{split}_{metric}")

@@ -2,10 +2,10 @@
 
 A chat template is a program in the template language Jinja that comes with a checkpoint.
 Transformers renders it in a sandbox, which prevents access to files and to Python objects, but does
-not limit the time: two nested loops can run forever. Templates are therefore rendered in a process
-of its own, which is killed when the limit is reached. This also works outside the main thread, and
-for operations that Python cannot interrupt, such as a huge power. The process is started at the
-first template and used for all later ones.
+not limit the time. For example, two nested loops can run forever. Templates are therefore rendered
+in a separate process, which is killed when the limit is reached. This also works outside the main
+thread, and for operations that Python cannot interrupt, such as a huge power. The process is
+started for the first template, and renders all later templates as well.
 """
 
 import atexit
@@ -24,7 +24,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 MAX_RENDERING_SECONDS = 10.0
-"""Time limit for rendering one conversation, in seconds; ordinary templates need milliseconds."""
+"""Maximum time for rendering one conversation, in seconds. Ordinary templates take milliseconds."""
 
 
 def render_chat_template(
@@ -78,16 +78,17 @@ def render_chat_template(
     }
     response = _RENDERING_PROCESS.render(request, max_seconds)
     if response is None:
+        tokenizer_name = tokenizer.name_or_path or "the tokenizer"
         raise AttnProbeError(
-            f"the chat template of {tokenizer.name_or_path or 'the tokenizer'} did not render {name} "
-            f"within {max_seconds:g} s; correct its chat_template.jinja, or provide complete prompts "
-            "(prompt_column)"
+            f"rendering {name} with the chat template of {tokenizer_name} took more than "
+            f"{max_seconds:g} s. Correct its chat_template.jinja, or provide complete prompts with "
+            "prompt_column."
         )
     if "error" in response:
         first_line = (response["error"].splitlines() or ["no message"])[0]
         raise AttnProbeError(
-            f"the chat template refuses {name}: {first_line}; correct its turns, or provide a "
-            "complete prompt (prompt_column)"
+            f"the chat template refuses {name} with the error: {first_line}. Correct the "
+            "conversation, or provide a complete prompt with prompt_column."
         )
     return response["text"]
 
@@ -161,8 +162,8 @@ class _RenderingProcess:
         if not is_ready:
             self._stop()
             raise AttnProbeError(
-                "the process that renders chat templates does not start; check that `python -c "
-                "'import transformers'` works, or provide complete prompts (prompt_column)"
+                "the process that renders chat templates does not start. Check that `python -c "
+                "'import transformers'` works, or provide complete prompts with prompt_column."
             )
         return process
 
@@ -180,5 +181,8 @@ class _RenderingProcess:
 
 
 _RENDERING_PROCESS = _RenderingProcess()
-"""Child process that renders all chat templates; it starts with the first one."""
+"""Child process that renders all chat templates.
+
+It is started when the first template is rendered.
+"""
 atexit.register(_RENDERING_PROCESS.close)

@@ -34,7 +34,7 @@ from hf_attnprobe.checkpoints.origins import (
     CONFIG_FILES,
     Origin,
     check_adapter_is_data,
-    check_names_no_code,
+    check_selects_no_hub_kernel,
     check_weights_are_data,
     locate_checkpoint,
     summarize_error,
@@ -49,11 +49,16 @@ from hf_attnprobe.models.attention_classifier import (
 
 
 MAX_LABELS = 1_000_000
-"""Maximum number of labels. Transformers creates a name for each label when it reads a configuration,
-which would take forever for 10^12 labels."""
+"""Maximum number of labels in a model configuration.
+
+Transformers creates a name for each label, which would take days for a wrong number like 10^12.
+"""
 MAX_LAYERS = 2_000
-"""Maximum number of layers. Transformers creates all layers before it looks for weights, so a wrong
-number could exhaust the memory. The deepest models have 1,000 layers."""
+"""Maximum number of layers in a model configuration.
+
+The deepest models have 1,000 layers. Transformers creates all layers before it loads weights, so a
+wrong number could exhaust the memory.
+"""
 
 
 def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
@@ -74,7 +79,7 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
         values, _ = PreTrainedConfig.get_config_dict(origin.name, **origin.load_arguments)
         values = dict(values)
     check_config_values(values, origin.name)
-    check_names_no_code(origin, values)
+    check_selects_no_hub_kernel(origin, values)
     with origin.convert_errors():
         # load_arguments contains the revision if the user chose one. return_dict is set because
         # model outputs are read by their names.
@@ -109,14 +114,14 @@ def check_config_values(values: Mapping[str, Any], name: str) -> None:
             raise _make_config_error(key, f"a whole number up to {maximum:,}", value, name)
     names = values.get("id2label")
     if isinstance(names, dict) and set(names) != set(map(str, range(len(names)))):
-        raise _make_config_error("id2label", "names for the numbers from 0", names, name)
+        raise _make_config_error("id2label", "the keys 0, 1, 2 and so on", names, name)
 
 
 def _make_config_error(key: str, expected: str, value: Any, name: str) -> AttnProbeError:
     """Return the error for a wrong value in a configuration."""
     return AttnProbeError(
-        f"expected {expected} for {key} in the configuration of {name}, got {format_short(value)}; "
-        "correct its config.json"
+        f"expected {expected} for {key} in the config.json of {name}, got {format_short(value)}; "
+        "correct the file"
     )
 
 
@@ -140,7 +145,7 @@ class Head(NamedTuple):
 
 
 TEXT_GENERATION = "text-generation"
-"""Task name of language models that answer questions about passages."""
+"""Name of the text generation task, on the Hub and as a value of ``--task``."""
 HEADS = (
     Head(
         "text-classification",
@@ -166,16 +171,18 @@ HEADS = (
     ),
     Head(TEXT_GENERATION, "ForCausalLM", AutoModelForCausalLM),
 )
-"""Supported model heads: task name, ending of the model class name, and the class that loads them.
+"""Supported model heads.
 
-For example, BertForSequenceClassification has the task "text-classification".
+For example, the first entry is the head of `BertForSequenceClassification` and similar classes. Its
+task is called "text-classification", and `AutoModelForSequenceClassification` loads such models.
 """
 CLASSIFICATION_HEAD = HEADS[0]
-"""Head for text classification, the first entry of :data:`HEADS` (…ForSequenceClassification)."""
-HARMLESS_WEIGHTS = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
-"""Parts of the names of weights that a checkpoint may contain although the loaded model ignores them.
+"""Head for text classification, which is the first entry of :data:`HEADS`."""
+UNUSED_WEIGHT_NAMES = ("pooler.", "position_ids", "inv_freq", "masked_bias", "attn.bias")
+"""Name parts of weights that a checkpoint may contain although the loaded model does not use them.
 
-They belong to poolers, which not every head uses, and to tables that the model computes itself.
+For example, some model heads do not use the weights of the pooler, and models compute position ids
+themselves.
 """
 
 
@@ -188,7 +195,7 @@ def find_head_by_class(class_name: str) -> Head | None:
     Returns:
         The head; None if it is not supported.
     """
-    # Two families of models have irregular names: XLNetForQuestionAnsweringSimple, GPT2LMHeadModel.
+    # XLNetForQuestionAnsweringSimple and GPT2LMHeadModel, for example, have irregular suffixes.
     regular_name = class_name.removesuffix("Simple").replace("LMHeadModel", "ForCausalLM")
     return next((head for head in HEADS if regular_name.endswith(head.suffix)), None)
 
@@ -239,19 +246,19 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
         check_is_decoder_only(class_name, config, name)
         suffixes = ", ".join(supported_head.suffix for supported_head in HEADS)
         raise AttnProbeError(
-            f"expected a model with a supported head ({suffixes}), but {name} is a {class_name}; "
-            "fine-tune it first with attnprobe train --model"
+            f"expected a class name that ends with one of {suffixes}, but {name} is a {class_name}. "
+            "Fine-tune it first with attnprobe train --model."
         )
     head = head or requested_head
     if head is None:
         raise AttnProbeError(
-            f"the configuration of {name} does not name the model class (architectures); state the "
-            "model's task with --task"
+            f"the task of {name} is unknown, because its config.json does not name a model class "
+            "(architectures). Set --task."
         )
     if requested_head is not None and head.task != requested_head.task:
         raise AttnProbeError(
-            f"expected a model for {requested_head.task}, but {name} is a {class_name} for "
-            f"{head.task}; correct --task, or choose another model"
+            f"expected a model for the task {requested_head.task!r}, but {name} is a {class_name} for "
+            f"the task {head.task!r}. Correct --task, or choose another model."
         )
     return head
 
@@ -300,10 +307,10 @@ def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
     if not class_name.endswith(("ForConditionalGeneration", "ForImageTextToText")):
         return
     reads_images = hasattr(config, "vision_config")
-    difference = "also reads images" if reads_images else "has an encoder for its input"
+    difference = "It also reads images" if reads_images else "It has an encoder for its input"
     raise AttnProbeError(
-        f"expected a decoder-only language model (ForCausalLM), but {name} is a {class_name}, which "
-        f"{difference}; such models are not supported, choose a decoder-only model"
+        f"expected a decoder-only language model (ForCausalLM), but {name} is a {class_name}. "
+        f"{difference}, so choose another model."
     )
 
 
@@ -331,20 +338,20 @@ def check_weights(
     for key, saved_shape, expected_shape in sorted(info["mismatched_keys"]):
         if key not in adapter_weights:
             raise AttnProbeError(
-                f"expected a model in {name}, but it does not load: the weights {key} have the shape "
-                f"{list(saved_shape)}, and its configuration requires {list(expected_shape)}; save "
-                "the model again with its configuration"
+                f"the model in {name} does not load, because the weights {key} have the shape "
+                f"{list(saved_shape)}, but its configuration requires {list(expected_shape)}. Save "
+                "the model again with save_pretrained."
             )
     missing = sorted(set(info["missing_keys"]) - set(adapter_weights))
     if missing and not new_head:
         raise AttnProbeError(
-            f"expected a fine-tuned model in {name!r}, but it has no weights for "
-            f"{_format_first_keys(missing)}; fine-tune it first with attnprobe train --model"
+            f"expected a fine-tuned model, but {name!r} has no weights for "
+            f"{_format_first_keys(missing)}. Fine-tune it first with attnprobe train --model."
         )
     unused = [
         key
         for key in sorted(info["unexpected_keys"])
-        if not any(part in key for part in HARMLESS_WEIGHTS)
+        if not any(part in key for part in UNUSED_WEIGHT_NAMES)
     ]
     if unused and not new_head:
         unused_below_head = [key for key in unused if key.startswith(f"{base_prefix}.")]
@@ -353,8 +360,9 @@ def check_weights(
         else:
             owner = "another head"
         raise AttnProbeError(
-            f"{name!r} has unused weights of {owner}: "
-            f"{_format_first_keys(unused_below_head or unused)}; load it as the model that was saved"
+            f"{name!r} contains weights of {owner}, such as "
+            f"{_format_first_keys(unused_below_head or unused)}. Load it with the task and the "
+            "configuration with which it was saved."
         )
 
 
@@ -372,7 +380,7 @@ PEFT_TASKS = {
     "QUESTION_ANS": "question-answering",
     "CAUSAL_LM": TEXT_GENERATION,
 }
-"""Task names on the Hub, by the ``task_type`` in the configuration of a peft adapter."""
+"""Maps the ``task_type`` in the configuration of a peft adapter to a task name on the Hub."""
 
 PEFT_WEIGHT_PREFIX = "base_model.model."
 """Prefix that peft adds to the names of weights when it saves an adapter."""
@@ -399,7 +407,8 @@ def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
         values = json.loads(Path(path).read_text())
     if not isinstance(values, dict) or not _find_base_name(origin, values):
         raise AttnProbeError(
-            f"the adapter_config.json of {origin.name} does not name a base model; save the adapter again"
+            f"the adapter_config.json of {origin.name} does not name a base model; save the adapter "
+            "again with save_pretrained"
         )
     return values
 
@@ -455,8 +464,7 @@ def load_adapter_model(
     """
     if not is_peft_available():
         raise AttnProbeError(
-            f"{origin.name} is a peft adapter, but peft is not installed; run pip install peft, or "
-            "save the merged model"
+            f"{origin.name} is a peft adapter, but peft is not installed; run `pip install peft`"
         )
     import peft
 
@@ -498,8 +506,8 @@ def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
     config_class = config_classes.get(type_name)
     if config_class is None or issubclass(config_class, PromptLearningConfig):
         raise AttnProbeError(
-            f"{origin.name} is an adapter of type {type_name}, which cannot be merged into the "
-            "weights of its base model; only adapters such as LoRA can be audited"
+            f"{origin.name} is an adapter of type {type_name}. Such adapters cannot be merged into "
+            "their base model, so choose another type, such as LoRA."
         )
 
 
@@ -513,8 +521,8 @@ def _choose_adapter_head(
     adapter_task = PEFT_TASKS.get(str(values.get("task_type")))
     if adapter_task is not None and task not in (None, adapter_task):
         raise AttnProbeError(
-            f"the adapter was trained for the task {adapter_task}, got --task {task}; leave --task "
-            "out"
+            f"--task is {task!r}, but the adapter was trained for the task {adapter_task!r}; leave "
+            "--task out"
         )
     if adapter_task is not None or task is not None:
         return get_head_for_task(adapter_task or task or "")
@@ -654,12 +662,12 @@ def _check_model_folder(folder: Path) -> None:
     check_training_finished(folder)
     if not any((folder / name).exists() for name in CONFIG_FILES):
         raise AttnProbeError(
-            f"expected a model in {folder}, but there is no config.json; give the folder to which "
-            "save_pretrained wrote"
+            f"there is no model in {folder}, because the file config.json is missing. Choose a folder "
+            "that save_pretrained has created."
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(
-            f"expected weights in {folder}, but there is only a configuration; save the model again"
+            f"the folder {folder} contains a configuration but no weights; save the model again"
         )
 
 
@@ -668,19 +676,21 @@ def _check_model_folder(folder: Path) -> None:
 # words would then be unknown, and an audit would be meaningless.
 
 MIN_VOCABULARY_SHARE = 0.5
-"""Minimum ratio of a tokenizer's vocabulary size to the number of the model's embeddings.
+"""Minimum ratio of a tokenizer's vocabulary size to the number of embeddings in its model.
 
-Some models have unused embeddings as padding, but fewer than half of all embeddings.
+A tokenizer with a smaller vocabulary belongs to a different model. A model may have some unused
+embeddings as padding, but not more than half of them.
 """
 
 MIN_ORDINARY_TOKENS = 3
-"""Minimum number of tokens, apart from special tokens, in a usable tokenizer.
+"""Minimum number of ordinary (not special) tokens in a complete tokenizer.
 
-Transformers creates an empty tokenizer if its files are missing; it has at most two such tokens.
+Transformers creates an empty tokenizer if the files are missing. An empty tokenizer has at most two
+ordinary tokens.
 """
 
-TOKENIZER_ADVICE = "save one next to the weights with tokenizer.save_pretrained"
-"""Advice that error messages about missing tokenizers end with."""
+TOKENIZER_ADVICE = "Save a tokenizer in the model's folder with tokenizer.save_pretrained."
+"""Advice at the end of error messages about missing tokenizers."""
 
 
 def load_tokenizer(
@@ -711,7 +721,7 @@ def load_tokenizer(
         )
     except Exception as error:
         raise AttnProbeError(
-            f"the tokenizer for the model {origin.name!r} does not load ({summarize_error(error)}); "
+            f"the tokenizer for the model {origin.name!r} does not load ({summarize_error(error)}). "
             f"{TOKENIZER_ADVICE}"
         ) from error
     check_tokenizer(tokenizer, origin.name)
@@ -752,20 +762,18 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     n_ordinary_tokens = len(tokenizer) - len(set(tokenizer.all_special_ids))
     if n_ordinary_tokens < MIN_ORDINARY_TOKENS:
         raise AttnProbeError(
-            f"the model {name!r} has no tokenizer: its files are missing, and the "
-            f"{type(tokenizer).__name__} created without them has only special tokens; "
-            f"{TOKENIZER_ADVICE}"
+            f"the model {name!r} has no tokenizer, because its files are missing. {TOKENIZER_ADVICE}"
         )
     if "attention_mask" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            f"expected attention_mask in model_input_names of the tokenizer of {name!r}, got "
-            f"{tokenizer.model_input_names}; correct its tokenizer_config.json"
+            "expected 'attention_mask' in model_input_names in the tokenizer_config.json of "
+            f"{name!r}, got {tokenizer.model_input_names}; correct the file"
         )
     max_length = tokenizer.model_max_length
     if isinstance(max_length, bool) or not isinstance(max_length, int | float):
         raise AttnProbeError(
-            f"expected a number for model_max_length of the tokenizer of {name!r}, got "
-            f"{max_length!r}; correct its tokenizer_config.json"
+            f"expected a number for model_max_length in the tokenizer_config.json of {name!r}, got "
+            f"{max_length!r}; correct the file"
         )
 
 
@@ -788,23 +796,23 @@ def check_tokenizer_fits_model(
         AttnProbeError: if the tokenizer has far fewer tokens than the model embeds, the padding id
             has no embedding, or special tokens have other ids than in the configuration.
     """
-    advice = "load the tokenizer that was saved with the model"
+    advice = "Load the tokenizer that was saved with the model."
     if n_embeddings is not None and len(tokenizer) < MIN_VOCABULARY_SHARE * n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model embeds {n_embeddings}; "
-            f"{advice}"
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for "
+            f"{n_embeddings} tokens. {advice}"
         )
     padding_id = tokenizer.pad_token_id if pads else None
     if n_embeddings is not None and padding_id is not None and padding_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer pads with {tokenizer.pad_token!r}, id {padding_id}, but the model embeds "
-            f"only ids below {n_embeddings}; {advice}"
+            f"the tokenizer's padding token {tokenizer.pad_token!r} has the id {padding_id}, but the "
+            f"model has embeddings only for ids below {n_embeddings}. {advice}"
         )
     for name in ("pad", "cls", "sep") if pads else ():
         config_id = getattr(config, f"{name}_token_id", None)
         tokenizer_id = getattr(tokenizer, f"{name}_token_id")
         if None not in (config_id, tokenizer_id) and config_id != tokenizer_id:
             raise AttnProbeError(
-                f"{name}_token_id is {config_id} in the configuration and {tokenizer_id} in the "
-                f"tokenizer; {advice}"
+                f"{name}_token_id is {config_id} in the model's configuration, but {tokenizer_id} in "
+                f"the tokenizer. {advice}"
             )

@@ -23,9 +23,9 @@ from hf_attnprobe.core.options import SavedModel, check_name, check_path
 logger = logging.getLogger(__name__)
 
 CONFIG_FILES = ("config.json", "adapter_config.json")
-"""Names of the configuration file of a model, and of a peft adapter."""
+"""Names of the configuration files of a model and of a peft adapter, in this order."""
 MAX_ERROR_LENGTH = 300
-"""Maximum length of another library's error message inside ours, in characters."""
+"""Maximum length of an error message, in characters. Longer messages are cut."""
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,13 @@ class Origin:
             yield
         # safetensors, tokenizers and torch raise exceptions with their own types.
         except Exception as error:
-            reason = summarize_error(error)
+            reason = summarize_error(error).rstrip(".")
             if self.folder is not None:
-                raise AttnProbeError(
-                    f"expected a model in {self.name}, but it does not load: {reason}"
-                ) from error
+                raise AttnProbeError(f"the model in {self.name} does not load: {reason}") from error
             raise AttnProbeError(
-                f"expected a model folder or a Hub id, got {self.name!r}, which is not a local "
-                f"folder and does not load from the Hub: {reason}; without a network, name a "
-                "folder, or set HF_HUB_OFFLINE=1 to use an earlier download"
+                f"{self.name!r} is not a local folder, and does not load from the Hub: {reason}. "
+                "Without a network, choose a local folder, or set HF_HUB_OFFLINE=1 to use an "
+                "earlier download."
             ) from error
 
 
@@ -162,8 +160,8 @@ def locate_checkpoint(
     if Path(name).is_dir():
         if revision is not None:
             raise AttnProbeError(
-                f"a folder has no revisions, got revision {revision!r} for {name}; leave it out, or "
-                "name a Hub id"
+                f"revision {revision!r} cannot be used, because {name} is a local folder. Leave the "
+                "revision out, or choose a Hub id."
             )
         name = _choose_folder(Path(name), subfolder)
         token = subfolder = None
@@ -174,7 +172,7 @@ def locate_checkpoint(
             if revision not in (None, named_revision):
                 raise AttnProbeError(
                     f"expected one revision for {name}, got {named_revision!r} and {revision!r}; "
-                    "leave one out"
+                    "leave one of them out"
                 )
             revision = named_revision
     return Origin(
@@ -202,21 +200,23 @@ def find_commit(origin: Origin) -> str | None:
     """
     if origin.folder is not None:
         return None
-    config_paths = map(origin.find_file, CONFIG_FILES)
-    config_path = next(filter(None, config_paths), None)
-    return None if config_path is None else extract_commit_hash(str(config_path), None)
+    for name in CONFIG_FILES:
+        config_path = origin.find_file(name)
+        if config_path is not None:
+            return extract_commit_hash(str(config_path), None)
+    return None
 
 
 def _choose_folder(folder: Path, subfolder: str | None) -> str:
     """Return the folder that contains the model's files.
 
-    This is the subfolder if there is one, otherwise the folder. If several training checkpoints are
-    inside, it is the best one's folder.
+    The subfolder is used if it is not None. If the folder contains several checkpoints of a
+    training, the folder of the best checkpoint is returned.
     """
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
-                f"{folder} has no folder {subfolder}; correct the subfolder, or leave it out"
+                f"the subfolder {subfolder!r} does not exist in {folder}; correct it, or leave it out"
             )
         folder = folder / subfolder
     if any((folder / name).exists() for name in CONFIG_FILES):
@@ -227,8 +227,8 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
     best_name = _find_best_checkpoint(folder) or _find_best_checkpoint(Path(newest_checkpoint))
     if best_name is None or not (folder / best_name).is_dir():
         raise AttnProbeError(
-            f"{folder} contains several training checkpoints, but no record of the best one; name one "
-            f"of them, such as the newest, {newest_checkpoint}"
+            f"{folder} contains several checkpoints of a training, and the best of them is unknown. "
+            f"Choose one, such as the newest, {newest_checkpoint}."
         )
     logger.warning("%s holds several checkpoints; the best one, %s, is used", folder, best_name)
     return str(folder / best_name)
@@ -268,16 +268,20 @@ def summarize_error(error: Exception) -> str:
 # restricted reader, but this reader has been broken before (CVE-2025-32434). Pickled weights are
 # therefore refused unless the user allows them.
 
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
-"""Name of the file with a peft adapter's weights."""
+ADAPTER_WEIGHTS_FILE = "adapter_model.safetensors"
+"""Name of the weights file of a peft adapter."""
 SAFETENSORS_SUFFIX = ".safetensors"
-"""Suffix of weights files in the safetensors format, which cannot contain code."""
+"""Suffix of weights files in the safetensors format. Such files cannot contain code."""
 INDEX_SUFFIX = ".index.json"
-"""Suffix of the index file, which lists the weights files of a model that is saved in several parts."""
-CODE_SETTINGS = ("attn_implementation", "experts_implementation")
-"""Settings in ``config.json`` that may name a kernel.
+"""Suffix of an index file, such as ``model.safetensors.index.json``.
 
-A kernel name with a slash, such as ``owner/kernel``, refers to code on the Hub.
+A model whose weights are split into several files has an index file, which lists them.
+"""
+KERNEL_SETTINGS = ("attn_implementation", "experts_implementation")
+"""Settings in ``config.json`` that select a kernel.
+
+The value may be the Hub id of a kernel, such as ``owner/kernel``. Transformers would download and
+run its code.
 """
 
 
@@ -309,8 +313,8 @@ def check_weights_are_data(origin: Origin, values: Mapping[str, Any]) -> None:
             raise _make_pickle_error(origin)
         if "/" in part_name or "\\" in part_name:
             raise AttnProbeError(
-                f"the index {weights_path.name} in {origin.name} must name files in its own folder, "
-                f"got {part_name[:80]!r}; move the weights there and correct the index"
+                f"{weights_path.name} in {origin.name} must list only files in the same folder, got "
+                f"{part_name[:80]!r}. Move the file to this folder, and correct the list."
             )
 
 
@@ -323,28 +327,29 @@ def check_adapter_is_data(origin: Origin) -> None:
     Raises:
         AttnProbeError: if there are no safetensors.
     """
-    if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS) is None:
+    if not origin.allow_pickle and origin.find_file(ADAPTER_WEIGHTS_FILE) is None:
         raise _make_pickle_error(origin)
 
 
-def check_names_no_code(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Check that a configuration names no kernel, which Transformers would load from the Hub.
+def check_selects_no_hub_kernel(origin: Origin, values: Mapping[str, Any]) -> None:
+    """Check that a configuration does not select a kernel on the Hub.
+
+    Transformers would download the kernel and run its code.
 
     Args:
         origin: the checkpoint's source; nothing is checked if its code is trusted.
         values: its parsed config.json.
 
     Raises:
-        AttnProbeError: if it names a kernel on the Hub.
+        AttnProbeError: if it selects a kernel on the Hub.
     """
     if origin.trust_remote_code:
         return
     for name, value in _iterate_settings(values):
-        if any(setting in name for setting in CODE_SETTINGS) and "/" in str(value):
+        if any(setting in name for setting in KERNEL_SETTINGS) and "/" in str(value):
             raise AttnProbeError(
-                f"the configuration of {origin.name} must not name code, but its {name} "
-                f"{str(value)[:80]!r} is code on the Hub; allow it with --trust-remote-code, or "
-                "correct config.json"
+                f"the setting {name} in the config.json of {origin.name} loads code from the Hub "
+                f"({str(value)[:80]!r}). Set --trust-remote-code to allow it, or correct the file."
             )
 
 
@@ -359,7 +364,7 @@ def _iterate_settings(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _make_pickle_error(origin: Origin) -> AttnProbeError:
     """Return the error for a checkpoint whose weights are not stored as safetensors."""
     return AttnProbeError(
-        f"{origin.name} has no weights in safetensors, and reading other formats can run hidden "
-        "code; save the model again with save_pretrained, or use --allow-pickle if you trust its "
-        "author"
+        f"{origin.name} has no weights in the safetensors format, and other formats can run hidden "
+        "code. Save the model again with save_pretrained, or set --allow-pickle if you trust its "
+        "author."
     )

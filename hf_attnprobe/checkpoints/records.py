@@ -23,9 +23,15 @@ if TYPE_CHECKING:
 
 
 RECORD_FILE = "training.json"
-"""Name of the file with a training's settings and scores; it is written when the training ends."""
+"""Name of the training record, a file with the settings and scores of a training.
+
+It is written when the training ends.
+"""
 STEPS_FOLDER = ".steps"
-"""Name of the folder from which an interrupted training resumes; it is deleted at the end."""
+"""Name of the folder with the intermediate steps of a training.
+
+An interrupted training resumes from this folder. It is deleted when the training ends.
+"""
 DIGESTS_KEY = "weights_sha256"
 """Key in the training record for the SHA-256 digests of the weights files."""
 
@@ -63,7 +69,7 @@ def check_output_is_not_model(model: str | Path, output_dir: str | Path) -> None
     folder = Path(output_dir)
     if folder.exists() and folder.resolve() == Path(model).resolve():
         raise AttnProbeError(
-            f"--output-dir {output_dir} is the model's own folder; choose another folder"
+            f"--output-dir {output_dir} is the folder of the initial model; choose another folder"
         )
 
 
@@ -113,7 +119,9 @@ def check_digests(folder: Path, record: Mapping[str, Any]) -> None:
     """
     recorded_digests = record.get(DIGESTS_KEY)
     if not isinstance(recorded_digests, Mapping):
-        raise AttnProbeError(f"{folder / RECORD_FILE} has no {DIGESTS_KEY}; train the model again")
+        raise AttnProbeError(
+            f"{folder / RECORD_FILE} has no key {DIGESTS_KEY!r}; train the model again"
+        )
     current_digests = compute_digests(folder)
     for name, digest in recorded_digests.items():
         if current_digests.get(name) != digest:
@@ -138,7 +146,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_FILE
     if not path.is_file():
         return {}
-    advice = "train the model again"
+    advice = "Train the model again."
     fields = read_json(path, dict[str, Any], advice)
     record_type = FinishedTrainingRecord if DIGESTS_KEY in fields else TrainingRecord
     return dict(read_json(path, record_type, advice))
@@ -147,7 +155,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 # --- The model card next to the weights ----------------------------------------------------------
 
 README_FILE = "README.md"
-"""Name of the file with the model card."""
+"""Name of the model card file."""
 
 
 def describe_checkpoint(
@@ -212,7 +220,7 @@ def write_readme_locked(folder: Path, card: CardContent) -> Path:
             return write_readme(folder, card)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot write the card into {folder} ({error}); make the folder writable"
+            f"cannot write the model card into {folder} ({error}); make the folder writable"
         ) from error
 
 

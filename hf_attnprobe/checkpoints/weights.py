@@ -26,8 +26,8 @@ from transformers.pytorch_utils import Conv1D
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-GROUP_SIZE = 128
-"""Number of consecutive weights in a matrix row that share one scale when rounded to 4 bits."""
+INT4_GROUP_SIZE = 128
+"""Number of consecutive weights that share one scale when weights are rounded to 4 bits."""
 
 
 def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
@@ -35,7 +35,8 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
     Args:
         weight: matrix, [outputs, inputs].
-        bits: bits per weight; weights have at most 2^bits − 1 distinct multiples, including 0.
+        bits: number of bits per weight. The result has at most 2^bits − 1 different multiples of the
+            step, including 0.
         group_size: number of consecutive inputs that share a step; None for all inputs. The last
             group may be smaller.
 
@@ -79,14 +80,17 @@ WEIGHT_CHANGES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "bfloat16": lambda weight: weight.to(torch.bfloat16).to(weight.dtype),
     "float16": lambda weight: weight.to(torch.float16).to(weight.dtype),
     "int8": lambda weight: round_to_steps(weight, 8),
-    "int4": lambda weight: round_to_steps(weight, 4, GROUP_SIZE),
+    "int4": lambda weight: round_to_steps(weight, 4, INT4_GROUP_SIZE),
     "pruned": prune_half,
 }
-"""Functions that round or prune a weight matrix [outputs, inputs], by the value of ``--weights``."""
+"""Maps each value of ``--weights`` to the function that rounds or prunes a weight matrix.
+
+The matrices have the shape [outputs, inputs].
+"""
 
 
-CHANGED_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
-"""Layer classes whose weight matrices ``--weights`` rounds or prunes."""
+CHANGEABLE_LAYERS = (nn.Linear, Conv1D, nn.Conv1d, nn.Conv2d, nn.RNNBase)
+"""Classes of layers whose weights can be changed with ``--weights`` (rounded or pruned)."""
 
 
 @torch.no_grad()
@@ -102,7 +106,7 @@ def change_weights(model: nn.Module, change: str, seed: int = 0) -> None:
         seed: random seed for ``RANDOMISERS``.
 
     Raises:
-        AttnProbeError: if most weights are not in ``CHANGED_LAYERS`` (as in stacked experts), or
+        AttnProbeError: if most weights are not in ``CHANGEABLE_LAYERS`` (as in stacked experts), or
             the model cannot be initialised anew.
     """
     if change in RANDOMISERS:
@@ -115,6 +119,7 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
     """Apply a function to the matrices in all linear, convolutional and recurrent layers."""
     matrices = list(_iterate_matrices(model))
     matrix_ids = {id(weight) for weight, _ in matrices}
+    # Count the weights of larger tensors in other layers, such as stacked experts.
     n_other_weights = sum(
         parameter.numel()
         for parameter in model.parameters()
@@ -122,9 +127,9 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
     )
     if n_other_weights >= sum(weight.numel() for weight, _ in matrices):
         raise AttnProbeError(
-            f"cannot change the weights of {type(model).__name__}, since most of them are not in "
-            "linear, convolutional or recurrent layers; save a changed copy yourself and audit its "
-            "folder"
+            "only weights in linear, convolutional and recurrent layers can be changed, but most "
+            f"weights of {type(model).__name__} are in other layers. Change the weights yourself, "
+            "and audit the changed model."
         )
     for weight, inputs_first in matrices:
         matrix = weight.T if inputs_first else weight.flatten(1)
@@ -146,7 +151,7 @@ def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
         for parameter in module.parameters()
     }
     for module in model.modules():
-        if not isinstance(module, CHANGED_LAYERS):
+        if not isinstance(module, CHANGEABLE_LAYERS):
             continue
         for parameter in module.parameters(recurse=False):
             is_matrix = parameter.ndim >= 2 and parameter.is_floating_point()
@@ -185,8 +190,8 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     """Replace the weights with a new initialisation for the same class and configuration."""
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
-            f"--weights untrained needs a Transformers model, got {type(model).__name__}; use "
-            "--weights randomised"
+            f"--weights 'untrained' needs a Transformers model, got {type(model).__name__}; use "
+            "--weights 'randomised'"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -196,8 +201,8 @@ def _reinitialise(model: nn.Module, seed: int) -> None:
     differing_names = weights.keys() ^ untrained_weights.keys()
     if differing_names:
         raise AttnProbeError(
-            f"--weights untrained needs a {type(model).__name__} whose weights match its "
-            f"configuration, but {min(differing_names)} does not; use --weights randomised"
+            "--weights 'untrained' creates a new model from the configuration, but only one of both "
+            f"models has the weights {min(differing_names)!r}. Use --weights 'randomised'."
         )
     for name, parameter in weights.items():
         parameter.copy_(untrained_weights[name])
@@ -207,4 +212,7 @@ RANDOMISERS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "randomised": _shuffle_weights,
     "untrained": _reinitialise,
 }
-"""Functions that randomise the weights of a model with a seed, by the value of ``--weights``."""
+"""Maps each value of ``--weights`` to the function that randomises a model's weights.
+
+The functions expect the model and a seed.
+"""

@@ -47,16 +47,23 @@ DISK_ERROR_ADVICE = {
 }
 """Advice for the user if a file cannot be written, by the error number of the operating system."""
 FIRST_PROCESS_TIMEOUT = 30.0
-"""Seconds for which other processes of a distributed run wait before they print their own error.
+"""Time that the other processes of a distributed run wait for the first process, in seconds.
 
-If the first process fails too, it prints the error, and the launcher ends the others meanwhile.
+If all processes fail with the same error, only the first one prints it, and the launcher stops the
+others. After this time, another process prints its own error.
 """
 SIGNAL_EXIT_CODE_OFFSET = 128
-"""Number that shells add to a signal number to form an exit code."""
-BROKEN_PIPE = SIGNAL_EXIT_CODE_OFFSET + 13
-"""Exit code if the program that reads our output has ended: 128 + 13, the number of SIGPIPE."""
+"""Number that is added to a signal number to form an exit code.
+
+Shells use the same number. For example, Ctrl-C sends SIGINT (2), so the exit code is 130.
+"""
+BROKEN_PIPE_EXIT_CODE = SIGNAL_EXIT_CODE_OFFSET + 13
+"""Exit code if the program that reads the output has ended, as in ``attnprobe … | head``.
+
+The number of the signal SIGPIPE is 13.
+"""
 SIGNAL_DESCRIPTIONS = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
-"""Messages for a command that a signal ended, by signal."""
+"""Maps each signal to the message that is printed when it stops a command."""
 
 
 class CommandInterrupt(KeyboardInterrupt):
@@ -165,7 +172,7 @@ def _print_error(error: BaseException) -> int:
         # Without this, the flush at exit would fail as well and print a traceback.
         with contextlib.suppress(AttributeError, OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return BROKEN_PIPE_EXIT_CODE
     advice = DISK_ERROR_ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     if advice is None:
         raise error
@@ -177,10 +184,10 @@ def _print_error(error: BaseException) -> int:
 
 
 def _print_once(message: str) -> None:
-    """Print an error line to stderr, only once if all processes fail with the same error.
+    """Print an error message to stderr, but only once if all processes of a run have failed.
 
-    All processes except the first wait before they print. If the first process failed too, their
-    launcher ends them meanwhile.
+    The first process prints the message immediately, and the launcher then stops the others. The
+    other processes wait, and print the message only if they have not been stopped.
     """
     if not _is_first_process():
         time.sleep(FIRST_PROCESS_TIMEOUT)

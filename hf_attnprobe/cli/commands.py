@@ -63,9 +63,9 @@ if TYPE_CHECKING:
 
 
 CONDITION_MET_EXIT_CODE = 3
-"""Exit code if ``--fail-on`` lists the answer, or if ``--fail-on-change`` is set and it changed."""
+"""Exit code if a condition of ``--fail-on`` or ``--fail-on-change`` is met."""
 ANSWER_CONDITIONS = ("yes", "partly", "no", "cannot-say")
-"""Answers that ``--fail-on`` accepts."""
+"""Answers that can be used as a condition for ``--fail-on``, as in ``--fail-on no cannot-say``."""
 
 
 def add_audit_command(parser: CommandParser) -> None:
@@ -109,10 +109,11 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
         "--scores",
         required=True,
         metavar="FILE",
-        help="csv, tsv, json, jsonl or parquet file with the columns id and score. Either each row "
-        "holds the list of scores for one text, or each row holds one number and further columns "
-        "name its unit: unit (counted from 0), or start and end (characters of the text), or "
-        "source (words of the passage). A column token is compared with the model's tokens",
+        help="csv, tsv, json, jsonl or parquet file with the columns id and score. Each row contains "
+        "either all scores of a text as a list, or the score of one unit. In the second case, the "
+        "unit is given by its number from 0 (column unit), its characters in the text (columns "
+        "start and end) or its words (column source). If there is a column token, its values are "
+        "compared with the model's tokens",
     )
     add_audit_flags(
         parser,
@@ -303,12 +304,15 @@ def run_report(arguments: dict[str, Any]) -> int:
 # --- commands that train models ------------------------------------------------------------------
 
 MODEL_FIELDS_NOT_FOR_TRAINING = ("model", "task", "gguf_file", "token")
-"""Fields of ``SavedModel`` that do not become flags of ``train``.
+"""Fields of ``SavedModel`` that are not converted to flags of ``train``.
 
-The command defines ``--model`` and ``--token`` itself; the other fields have no effect on it.
+``--model`` and ``--token`` are defined separately. The other fields have no effect on a training.
 """
 TEST_SPLIT_FIELDS = ("split", "test_limit")
-"""Fields of ``Data`` that have no flag in commands that use all splits of a data set."""
+"""Fields of ``Data`` that select test texts.
+
+Commands such as ``train`` use all splits of a data set, so they have no flags for these fields.
+"""
 
 
 def add_demo_command(parser: argparse.ArgumentParser) -> None:
@@ -412,11 +416,12 @@ def run_train(arguments: dict[str, Any]) -> None:
 
 
 def _publish(arguments: dict[str, Any]) -> None:
-    """Publish a trained checkpoint, and print its address to stderr, since stdout has the scores."""
+    """Publish a trained checkpoint and print its address."""
     from hf_attnprobe.integrations.publishing import write_card
 
     options = select_options(arguments, CardOptions)
     message = write_card(arguments["output_dir"], options=options)
+    # The scores are on stdout, and programs may read them from there.
     print_text(message, file=sys.stderr)
 
 
@@ -551,7 +556,7 @@ DATASET_COLUMNS = (
     "at hand",
     "source",
 )
-"""Column heads in the table that ``attnprobe datasets`` prints."""
+"""Column titles in the table that ``attnprobe datasets`` prints."""
 
 
 def add_datasets_command(parser: argparse.ArgumentParser) -> None:
@@ -707,7 +712,7 @@ def run_command(words: Sequence[str]) -> int:
 DEFAULT_HUB_URL = "https://huggingface.co"
 """Hub address if the environment variable ``HF_ENDPOINT`` is not set."""
 HUB_TIMEOUT_SECONDS = 3.0
-"""Seconds to wait for a connection to the Hub before the command works offline."""
+"""Maximum time, in seconds, to wait for the Hub. After that, the command works offline."""
 
 
 def _may_need_hub(arguments: Mapping[str, Any]) -> bool:

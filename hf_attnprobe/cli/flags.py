@@ -81,10 +81,10 @@ class CommandParser(argparse.ArgumentParser):
 
 
 DEVICE_HINT = (
-    "there is no --device flag: a GPU is used if PyTorch finds one; set CUDA_VISIBLE_DEVICES, for "
-    "example to 1 to use the second GPU, or to an empty value to use the CPU"
+    "there is no --device flag, because a GPU is used if PyTorch finds one. Set CUDA_VISIBLE_DEVICES "
+    "to choose a device, for example to 1 for the second GPU, or to an empty value for the CPU."
 )
-"""Hint in the error message for users who pass the flag ``--device``, which does not exist."""
+"""Hint that is printed if a user passes the flag ``--device``, which does not exist."""
 
 
 def _suggest_name(name: str, valid_names: Sequence[str]) -> str:
@@ -116,7 +116,7 @@ class BasicHelpFormatter(argparse.HelpFormatter):
         groups: Any,
         prefix: Any = None,
     ) -> None:
-        """Add a usage line that lists the required arguments only."""
+        """Add a usage line with the required arguments, followed by "[FLAG ...]"."""
         required_actions = [a for a in actions if a.required or not a.option_strings]
         optional_flags = argparse.Action([], "flags", nargs="*", metavar="FLAG")
         super().add_usage(usage, [*required_actions, optional_flags], [], prefix)
@@ -230,10 +230,13 @@ def add_test_flags(
 
 
 def _make_argument_type(check: Callable[[str], None]) -> Callable[[str], str]:
-    """Convert a check to an argparse type, which returns the word itself or a usage error.
+    """Create an argparse type that accepts only words for which a check passes.
 
     Args:
         check: Function that raises ``AttnProbeError`` for an invalid word.
+
+    Returns:
+        A function that returns a valid word unchanged, and raises an argparse error otherwise.
     """
 
     def validate(word: str) -> str:
@@ -256,14 +259,17 @@ def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> No
 def parse_test_selection(
     arguments: Mapping[str, Any], load_test_options: LoadTestOptions
 ) -> dict[str, dict[str, Any]] | None:
-    """Convert ``--tests`` and ``--set`` to option values by test, or None for default tests."""
+    """Convert the flags ``--tests`` and ``--set`` to a dictionary of options for each test.
+
+    The result is None if neither flag is used. The command then runs its default tests.
+    """
     if arguments["tests"] is None and not arguments["set"]:
         return None
     return parse_set_arguments(arguments["tests"], arguments["set"], load_test_options())
 
 
 SUITABLE_TESTS = "all tests that suit the model and the data"
-"""Description of the default value in the help of the flag ``--tests``."""
+"""Default of the flag ``--tests``, as described in its help text."""
 
 
 def add_audit_flags(
@@ -350,7 +356,10 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
 
 
 def _format_default(default: Any) -> str:
-    """Return the default as the end of a help text, or nothing if the text already explains it."""
+    """Format a default value for a help text, such as " (default: 16)".
+
+    The result is empty if there is no default, or if the default is None or an empty tuple.
+    """
     if default in (None, ()) or default is dataclasses.MISSING:
         return ""
     values = default if isinstance(default, tuple) else [default]

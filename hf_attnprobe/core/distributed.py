@@ -20,7 +20,7 @@ def require_single_process(command: str) -> None:
         AttnProbeError: There are several processes.
     """
     if get_process_state().num_processes > 1:
-        raise AttnProbeError(f"{command} must run in a single process; start it without torchrun")
+        raise AttnProbeError(f"{command} must run in a single process. Start it without torchrun.")
 
 
 def get_process_state() -> "PartialState":
@@ -30,8 +30,8 @@ def get_process_state() -> "PartialState":
         The state, which the first call creates and later calls share.
 
     Raises:
-        AttnProbeError: A launcher started several processes, but Accelerate sees only one (each of
-            them would then do all the work), or the processes cannot connect to each other.
+        AttnProbeError: The processes cannot connect to each other, or a launcher started several
+            processes, but Accelerate sees only one. Each process would then do all the work.
     """
     import torch
     from accelerate import PartialState
@@ -43,13 +43,14 @@ def get_process_state() -> "PartialState":
         state = PartialState(cpu=not torch.cuda.is_available())
     except (ValueError, RuntimeError) as error:
         raise AttnProbeError(
-            f"the {n_launched} processes (WORLD_SIZE) cannot connect to each other: {error}; start "
-            "them with torchrun or accelerate launch, or unset WORLD_SIZE"
+            f"the {n_launched} processes (WORLD_SIZE) cannot connect to each other: {error}. "
+            "Start them with torchrun or accelerate launch, or unset WORLD_SIZE to use a "
+            "single process."
         ) from error
     if n_launched != str(state.num_processes):
         raise AttnProbeError(
-            f"expected {n_launched} processes (WORLD_SIZE), but Accelerate sees "
-            f"{state.num_processes}; do not create an Accelerator or PartialState before this call, "
-            "or create it with cpu=True on a machine without a GPU"
+            f"expected {n_launched} processes (WORLD_SIZE), but Accelerate was started with "
+            f"{state.num_processes}. Do not create an Accelerator or PartialState before "
+            "this call, or create it with cpu=True on a machine without a GPU."
         )
     return state

@@ -5,13 +5,12 @@ import re
 from collections.abc import Iterable, Sequence
 
 
-MISSING = "–"
+MISSING_NUMBER = "–"
 """Dash that is printed in place of a missing or undefined number."""
 UNSAFE_MARKDOWN = re.compile(r"(?<!\\)(?:\||<(?=[A-Za-z/!?])|\](?=[(\[:]))")
-"""Pattern for characters that have a meaning in Markdown and are not escaped.
+"""Pattern for unescaped characters that would be read as Markdown or HTML.
 
-It matches ``|``, which ends a table cell; ``<``, if it begins an HTML tag; and ``]``, if it ends the
-text of a link.
+It matches ``|`` (end of a table cell), ``<`` before an HTML tag, and ``]`` at the end of a link text.
 """
 
 
@@ -80,7 +79,7 @@ def format_number(value: float | str | None, *, digits: int = 3, sign: str = "")
     if isinstance(value, str):
         return value
     if value is None or math.isnan(value):
-        return MISSING
+        return MISSING_NUMBER
     # The format option `z` avoids -0.000.
     return f"{value:{sign}z.{digits}f}"
 
@@ -100,7 +99,7 @@ def format_bounds(ci95: tuple[float, float] | None, *, digits: int = 3, sign: st
     '[0.50, 0.75]'
     """
     if ci95 is None or math.isnan(ci95[0]):
-        return MISSING
+        return MISSING_NUMBER
     low, high = (format_number(value, digits=digits, sign=sign) for value in ci95)
     return f"[{low}, {high}]"
 
@@ -127,6 +126,6 @@ def format_interval(
     ('+0.8 [+0.8, +0.8]', '0.800')
     """
     estimate = format_number(value, digits=digits, sign=sign)
-    if ci95 is None or estimate == MISSING:
+    if ci95 is None or estimate == MISSING_NUMBER:
         return estimate
     return f"{estimate} {format_bounds(ci95, digits=digits, sign=sign)}"

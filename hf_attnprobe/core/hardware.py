@@ -43,7 +43,7 @@ library, and oneDNN.
 """
 
 MAX_MESSAGE_LENGTH = 120
-"""Maximum length, in characters, of PyTorch's out-of-memory message when our error message quotes it."""
+"""Number of characters to which PyTorch's out-of-memory message is shortened in an error message."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -112,8 +112,8 @@ def run_with_halving(
         if len(chunk) == 1:
             raise AttnProbeError(
                 f"memory ran out for {describe_item(chunk[0])} alone "
-                f"({_get_first_line(memory_error)}); leave it out, shorten it, run fewer tests at "
-                "once with --tests, or use a machine with more memory"
+                f"({_get_first_line(memory_error)}). Leave it out, run fewer tests at once "
+                "with --tests, or use a machine with more memory."
             ) from memory_error
         middle = (len(chunk) + 1) // 2
         halves = [chunk[:middle], chunk[middle:]]
@@ -173,8 +173,8 @@ def convert_memory_errors(purpose: str) -> Iterator[None]:
     if memory_error is not None:
         release_memory()
         raise AttnProbeError(
-            f"memory ran out for {purpose} ({_get_first_line(memory_error)}); use a smaller "
-            "--memory-budget or --batch-size, or fewer texts"
+            f"memory ran out for {purpose} ({_get_first_line(memory_error)}). Use a smaller "
+            "--memory-budget or --batch-size, or fewer texts."
         ) from memory_error
 
 
@@ -231,7 +231,10 @@ class PeakMemory(TorchDispatchMode):
         return result
 
     def _count_storage(self, storage: torch.UntypedStorage) -> None:
-        """Add the size of a new tensor storage to the total until the storage is freed."""
+        """Count the memory of a tensor storage until the storage is freed.
+
+        A storage that is already counted is ignored.
+        """
         storage_id = storage._cdata
         if storage_id in self._live_storages:
             return
@@ -263,13 +266,17 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 # --- Threads ---
 
 LARGE_MATRIX_ENTRIES = 512 * 512
-"""Size of a weight matrix, in entries, above which several threads are faster than one.
+"""Weight matrices with at least this many entries are multiplied with several threads.
 
-The product of such a matrix with 32 texts, each 20 tokens long, takes about ten milliseconds on one
-thread. On a busy machine, a thread can wait this long for a free core before every operation.
+For smaller matrices, one thread is faster. The product of a matrix of this size with 32 texts of 20
+tokens takes about ten milliseconds on one thread. On a busy machine, a thread can wait this long
+for a free core before every operation.
 """
 _INITIAL_N_THREADS = torch.get_num_threads()
-"""PyTorch's thread count when this module is imported; a different count later was set by the user."""
+"""Number of PyTorch threads when this module is imported.
+
+If the number is different later, the user has changed it.
+"""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Environment variables with which users can set the number of CPU threads."""
 

@@ -35,7 +35,7 @@ from hf_attnprobe.core.serialization import (
 T = TypeVar("T", bound="Options")
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_TESTS = "default"
-"""Name that users can pass in place of test names, to select all tests that suit model and data."""
+"""Name that selects all tests that suit the model and the data, as in ``--tests default``."""
 MAX_NUMBER = 2**63 - 1
 """Largest absolute value that a numeric option accepts: the largest signed 64-bit integer."""
 MAX_SEED = 2**32 - 1
@@ -128,7 +128,7 @@ def public_function(function: F) -> F:
                 expected = getattr(hint, "__name__", "") if is_class else describe_type(hint)
                 raise AttnProbeError(
                     f"expected {expected} for {name} of {function.__name__}, got "
-                    f"{format_short(value)}; see help({function.__name__})"
+                    f"{format_short(value)}. See help({function.__name__})."
                 )
         with silence_libraries():
             return function(*arguments, **named_arguments)
@@ -158,7 +158,7 @@ def collect_fields(option_classes: Sequence[type[Options]]) -> dict[str, datacla
 
 
 def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
-    """Create an options object from those values that are options of its class; ignore the others.
+    """Create an options object from a dictionary, and ignore keys that are not its fields.
 
     Args:
         values: Values by name, for example all arguments of a command.
@@ -219,19 +219,19 @@ def collect_test_options(
             options = build_options(options, option_class, suffix) if options else None
         if options is not None and not isinstance(options, option_classes[name]):
             raise AttnProbeError(
-                f"expected option names with values for the test {name}, got "
+                f"expected a dictionary of options for the test {name!r}, got "
                 f"{format_short(options)}"
             )
         earlier_options = options_by_test.get(name)
         has_both = options is not None and earlier_options is not None
         if has_both and options != earlier_options:
             raise AttnProbeError(
-                f"the test {name} has two different sets of options; keep one of them"
+                f"the test {name!r} is listed twice with different options. Keep one of them."
             )
         options_by_test[name] = options or earlier_options
     if not options_by_test:
         raise AttnProbeError(
-            f"expected at least one test, got none; choose from {', '.join(option_classes)}"
+            f"expected at least one test, got none. Choose from {', '.join(option_classes)}."
         )
     return options_by_test
 
@@ -241,7 +241,10 @@ def resolve_tests(
     option_classes: Mapping[str, type[Options]],
     default: Collection[str],
 ) -> dict[str, Options]:
-    """Replace "default" in a selection of tests by the default tests, and fill in default options.
+    """Return the options of all selected tests.
+
+    The name "default" selects the default tests. A test that is selected without options gets its
+    default options.
 
     Args:
         selection: See :func:`collect_test_options`; None selects "default".
@@ -268,13 +271,16 @@ def resolve_tests(
 def _list_named_options(
     selection: TestSelection, option_classes: Mapping[str, type[Options]]
 ) -> list[tuple[str, Any]]:
-    """Convert a selection of tests to pairs of a test name and its options, or None for no options."""
+    """Convert a selection of tests to a list of pairs (test name, options).
+
+    The options are None for a test that is selected by its name only.
+    """
     if isinstance(selection, Mapping):
         return [(str(name), options) for name, options in selection.items()]
     items = [selection] if isinstance(selection, str | Options) else selection
     if not isinstance(items, Iterable):
         raise AttnProbeError(
-            "expected test names, or a mapping from test names to options, got "
+            "expected test names or a dictionary from test names to options, got "
             f"{format_short(selection)}"
         )
     # Tests without options share a class, so an instance of it does not identify a test.
@@ -354,9 +360,7 @@ def check_minimum(minimum: float | None, **values: Any) -> None:
     for name, value in _iterate_values(values):
         # In contrast to `value < minimum`, `not value >= minimum` is also true for NaN.
         if value is not None and not value >= minimum:
-            raise AttnProbeError(
-                f"{name} must be at least {minimum:g}, got {format_short(value)}; increase it"
-            )
+            raise AttnProbeError(f"{name} must be at least {minimum:g}, got {format_short(value)}")
 
 
 def _iterate_values(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -381,14 +385,10 @@ def check_maximum(maximum: float | None, **values: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         if isinstance(value, float) and not math.isfinite(value):
-            raise AttnProbeError(
-                f"{name} must be a finite number, got {value}; choose another number"
-            )
+            raise AttnProbeError(f"{name} must be a finite number, got {value}")
         if not -MAX_NUMBER <= value <= upper_bound:
             limit = f"at least {-MAX_NUMBER:,}" if value < 0 else f"at most {upper_bound:,}"
-            raise AttnProbeError(
-                f"{name} must be {limit}, got {format_short(value)}; choose another number"
-            )
+            raise AttnProbeError(f"{name} must be {limit}, got {format_short(value)}")
 
 
 # --- Models by name ---
@@ -479,15 +479,16 @@ def check_name(purpose: str, name: str) -> None:
     n_bytes = max(len(part.encode(errors="replace")) for part in name.split("/"))
     if n_bytes > MAX_NAME_BYTES or "\0" in name:
         raise AttnProbeError(
-            f"expected a path or an id for {purpose}, got {format_short(name)}; choose a name "
-            f"without null characters and with at most {MAX_NAME_BYTES} bytes"
+            f"expected a path or an id for {purpose}, got {format_short(name)}. Choose a "
+            f"name without null characters and with at most {MAX_NAME_BYTES} bytes."
         )
 
 
 def check_path(purpose: str, name: str) -> None:
-    """Raise an error if a name is clearly a path, not a Hub id, and the path does not exist.
+    """Raise an error if a name is a path that does not exist.
 
-    A name is clearly a path if it begins with ``.``, ``/`` or ``~``, or contains several slashes.
+    A name is a path, and not a Hub id, if it begins with ``.``, ``/`` or ``~``, or if it contains
+    several slashes.
 
     Args:
         purpose: Expected content of the path for the error message, such as "model".
@@ -499,9 +500,7 @@ def check_path(purpose: str, name: str) -> None:
     path = name if Path(name).exists() else name.partition("@")[0]
     is_path = path.startswith((".", "/", "~")) or path.count("/") > 1
     if is_path and "://" not in path and not Path(path).exists():
-        raise AttnProbeError(
-            f"expected a {purpose} at {path}, which does not exist; check the path"
-        )
+        raise AttnProbeError(f"expected a {purpose} at {path}, which does not exist")
 
 
 # --- Options as text ---
@@ -595,8 +594,8 @@ def parse_set_arguments(
         test, dot, name = path.partition(".")
         if not (dot and equals_sign):
             raise AttnProbeError(
-                f"expected TEST.OPTION=VALUE after --set, got {assignment!r}; for example "
-                "permutation.n_permutations=50"
+                "expected TEST.OPTION=VALUE after --set, such as "
+                f"permutation.n_permutations=50, got {assignment!r}"
             )
         check_known_names("test", [test], option_classes)
         option_class = option_classes[test]

@@ -16,9 +16,9 @@ from hf_attnprobe.core.terminal import escape_control_characters, escape_line, p
 BAR_FORMAT = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}{postfix}"
 """Format of tqdm's progress bar: name, percentage, bar, elapsed time, and the current activity."""
 SECONDS_TO_FIRST_LINE = 8.0
-"""Seconds before the first progress line in a log file (stderr); shorter runs print no such line."""
+"""Time until the first progress line in a log file, in seconds. Shorter runs print no such line."""
 SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between later progress lines in a log file (stderr)."""
+"""Time between two progress lines in a log file, in seconds."""
 
 
 @dataclass

@@ -30,11 +30,14 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""YAML loader class that runs no code from the file: the fast C version if it is installed."""
+"""Class that reads YAML files without running code from them.
+
+The C version is faster, but it is not always installed.
+"""
 MAX_DISPLAY_LENGTH = 200
-"""Maximum length, in characters, of a value in an error message; a longer value is truncated."""
+"""Number of characters to which a value is shortened in an error message."""
 MAX_DISPLAY_DIGITS = 80
-"""Maximum number of digits of an integer that an error message prints in full."""
+"""Maximum number of digits of an integer that is printed in full in an error message."""
 TYPE_DESCRIPTIONS: dict[Any, str] = {
     str: "a text",
     int: "a whole number",
@@ -44,7 +47,7 @@ TYPE_DESCRIPTIONS: dict[Any, str] = {
     list: "a list",
     dict: "names with values",
 }
-"""Words that describe a type in error messages, such as "expected a whole number"."""
+"""Maps a type to its description in error messages, as in "expected a whole number, got …"."""
 
 
 @cache
@@ -74,7 +77,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
     Args:
         file: File path.
         hint: Type of the content, see :func:`parse_plain`.
-        advice: Advice for the user if the file cannot be read; it ends the error message.
+        advice: Last sentence of the error message: the advice for users if the file cannot be read.
 
     Returns:
         The content, as a value of this type.
@@ -85,7 +88,7 @@ def read_json(file: Path, hint: Any, advice: str) -> Any:
     try:
         return parse_plain(hint, json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError) as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
+        raise AttnProbeError(f"cannot read {file} ({error}). {advice}") from error
 
 
 # --- Values to plain data ---
@@ -192,7 +195,10 @@ def parse_plain(hint: Any, value: Any, location: str = "") -> Any:
 
 
 def _parse_items(target_type: Any, values: list[Any], location: str) -> list[Any]:
-    """Parse the items of a list, the k-th item with the k-th item type of a tuple type."""
+    """Parse the items of a list or tuple.
+
+    In a tuple of fixed length, every item has a type of its own.
+    """
     item_types = _get_item_types(target_type, len(values))
     if len(item_types) != len(values):
         raise _make_error(f"{len(item_types)} values", str(len(values)), location)
@@ -317,7 +323,10 @@ def _can_represent(value: Any, target_type: Any) -> bool:
 
 @cache
 def _get_plain_types(target_type: Any) -> tuple[type, ...]:
-    """Return the types that a type can have in plain data, such as float and int for float."""
+    """Return the Python types of the plain values that can be parsed to a type.
+
+    For example, a float can be parsed from a float or an int, and a path from a string.
+    """
     origin = get_origin(target_type) or target_type
     if hasattr(target_type, "parse"):
         return (str,)

@@ -28,16 +28,16 @@ PAIR_COLUMNS = (
     ("question", "passage"),
     ("query", "passage"),
 )
-"""Usual names of the two text columns in data sets with text pairs, as (first text, second text)."""
-PAIR_SEPARATOR = " with "
-"""Separator between two column names when a pair is printed, as in "premise with hypothesis"."""
+"""Usual names of the two text columns in data sets with text pairs: first text, second text."""
+PAIR_NAME_SEPARATOR = " with "
+"""Separator between the two column names of a pair, as in "premise with hypothesis"."""
 TOKENS_COLUMN = "tokens"
-"""Usual column name for texts that are stored as lists of words."""
-COLUMN_ADVICE = (
-    "name the column of the texts with --text-column and, for pairs, the column of the second "
-    "texts with --text-pair-column (in Python: Data(…, text_column=…, text_pair_column=…))"
+"""Usual name of the text column if each text is stored as a list of words."""
+TEXT_COLUMN_ADVICE = (
+    "Choose the column of the texts with --text-column and, for pairs, the column of the second "
+    "texts with --text-pair-column. In Python, use Data(…, text_column=…, text_pair_column=…)."
 )
-"""Advice that error messages about text columns end with."""
+"""Last sentences of error messages about missing or wrong text columns."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class TextColumns:
 
     def __str__(self) -> str:
         text = " + ".join(self.text)
-        return text if self.text_pair is None else f"{text}{PAIR_SEPARATOR}{self.text_pair}"
+        return text if self.text_pair is None else f"{text}{PAIR_NAME_SEPARATOR}{self.text_pair}"
 
 
 def list_columns(columns: str | Sequence[str] | None) -> list[str]:
@@ -101,7 +101,7 @@ def choose_columns(
     if not candidates and TOKENS_COLUMN in present:
         candidates = [(TOKENS_COLUMN,)]
     if len(candidates) > 1:
-        alternatives = " or ".join(PAIR_SEPARATOR.join(columns) for columns in candidates)
+        alternatives = " or ".join(PAIR_NAME_SEPARATOR.join(columns) for columns in candidates)
         raise AttnProbeError(
             f"the texts can be read from several columns: {alternatives}; choose with --text-column "
             "and, for pairs, --text-pair-column"
@@ -109,7 +109,7 @@ def choose_columns(
     if not candidates:
         raise AttnProbeError(
             "no column 'text' or 'sentence' and no usual pair such as premise with hypothesis "
-            f"among the columns {', '.join(present)}; {COLUMN_ADVICE}"
+            f"among the columns {', '.join(present)}; {TEXT_COLUMN_ADVICE}"
         )
     first, *second = candidates[0]
     return TextColumns((first,), *second)
@@ -120,7 +120,7 @@ def _check_pair_columns(columns: TextColumns) -> TextColumns:
     if columns.text_pair in columns.text:
         raise AttnProbeError(
             "expected two different columns for the first and the second texts, got "
-            f"{columns.text_pair!r} for both; {COLUMN_ADVICE}"
+            f"{columns.text_pair!r} for both; {TEXT_COLUMN_ADVICE}"
         )
     if columns.text_pair is not None and len(columns.text) > 1:
         raise AttnProbeError(
@@ -232,9 +232,9 @@ def _join_words(cell: Any, column: str, row: int) -> Any:
 # --- Images: pixel arrays, or images that the model's processor reads ----------------------------
 
 IMAGE_COLUMNS = ("pixel_values", "image", "img")
-"""Usual names of a column with images.
+"""Usual names of the image column.
 
-`pixel_values` contains the output of an image processor; the other two contain images.
+`pixel_values` contains preprocessed images as numeric arrays. `image` and `img` contain images.
 """
 
 

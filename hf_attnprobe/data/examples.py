@@ -49,7 +49,7 @@ from hf_attnprobe.data.labels import (
 )
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import (
-    MAX_ID,
+    MAX_EXAMPLE_ID,
     draw_holdout_rows,
     is_data_file,
     may_have_splits,
@@ -69,11 +69,11 @@ DatasetSource: TypeAlias = (
     "str | os.PathLike | Recipe | datasets.Dataset | datasets.DatasetDict | pd.DataFrame"
     " | Mapping[str, Any] | list[dict[str, Any]] | list[str]"
 )
-"""Types that the argument `dataset` of :func:`load_examples` may have."""
+"""Types of data sets that :func:`load_examples` accepts."""
 logger = logging.getLogger(__name__)
 
 LABEL_COLUMNS = ("label", "labels", "answerKey")
-"""Usual names of the label column; multiple-choice data sets use `answerKey`."""
+"""Usual names of the label column. `answerKey` is usual in multiple-choice data sets."""
 
 OPTIONAL_COLUMNS = (
     "rationale",
@@ -90,13 +90,13 @@ OPTIONAL_COLUMNS = (
     "answer",
     "other",
 )
-"""Columns of a loaded split that only some data sets have.
+"""Columns that only some data sets have.
 
-A data set's fingerprint (a hash of its texts) includes them in this order, so reordering them would
-change all fingerprints.
+The fingerprint of a data set is a hash of its columns in this order. If the order changed, all
+fingerprints would change.
 """
 DESCRIPTION_PREFIX = "texts read from "
-"""Start of the description of a loaded split, as in "texts read from premise with hypothesis"."""
+"""Prefix of the description of a loaded split, such as "texts read from premise with hypothesis"."""
 
 
 @public_function
@@ -408,7 +408,9 @@ def read_example_ids(source: "datasets.Dataset") -> list[int]:
         return row_numbers
     ids = read_column(source, "example_id")
     # The type must be exactly int, since True is an instance of int too.
-    are_valid = all(type(example_id) is int and 0 <= example_id <= MAX_ID for example_id in ids)
+    are_valid = all(
+        type(example_id) is int and 0 <= example_id <= MAX_EXAMPLE_ID for example_id in ids
+    )
     return ids if are_valid and len(set(ids)) == len(ids) else row_numbers
 
 
@@ -539,9 +541,9 @@ FEATURES: dict[str, Any] = {
     "choices": ["string"],
     "pixel_values": [[["float32"]]],
 }
-"""Data types of the columns in a loaded split, by column name; brackets denote lists.
+"""Maps each column of a loaded split to its data type. Brackets denote lists.
 
-The types of labels and images are missing, since they depend on the data set.
+Labels and images are missing, since their types depend on the data set.
 """
 
 
@@ -671,13 +673,13 @@ def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
 
 # --- Splits for training a model, selecting its best epoch, and testing it -----------------------
 
-LABEL_TYPE_WORDS = {
+LABEL_TYPE_DESCRIPTIONS = {
     "numbers": "numbers",
     "several": "lists of labels",
 }
-"""Words for labels that are not classes, by label type.
+"""Maps each label type except "classes" to its description in an error message.
 
-An error message uses them: "expected one class per train text, got lists of labels".
+For example: "expected one class per training text, got lists of labels".
 """
 
 
@@ -825,7 +827,7 @@ def _check_has_classes(name: str, examples: "datasets.Dataset") -> None:
     label_type = get_label_type(examples)
     if label_type != "classes":
         raise AttnProbeError(
-            f"expected one class per {name} text, got {LABEL_TYPE_WORDS[label_type]}; name a column "
+            f"expected one class per {name} text, got {LABEL_TYPE_DESCRIPTIONS[label_type]}; name a column "
             "with classes with --label-column"
         )
 

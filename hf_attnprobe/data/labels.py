@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CLASSES = 100_000
-"""Maximum class count for labels without names; larger labels are probably ids or dates."""
+"""Maximum number of classes if the labels are numbers without names.
+
+Larger numbers are probably not classes but ids or dates, so they raise an error.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class Labels:
     names: tuple[str, ...] | None = None
 
 
-MAX_NAMES_IN_MESSAGE = 10
-"""Maximum number of label names that an error message lists."""
+MAX_LABEL_NAMES_IN_MESSAGE = 10
+"""Maximum number of label names that are listed in an error message."""
 
 
 def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
@@ -92,7 +95,7 @@ def rename_labels(
         present = sorted(name for name in set(all_names) if name is not None)
         raise AttnProbeError(
             f"--labels renames {', '.join(unknown)}, which the data does not have; its labels are "
-            f"{', '.join(present[:MAX_NAMES_IN_MESSAGE])}; write one of them before ="
+            f"{', '.join(present[:MAX_LABEL_NAMES_IN_MESSAGE])}; write one of them before ="
         )
     return [None if cell is None else new_names.get(cell, cell) or None for cell in cells]
 
@@ -326,9 +329,9 @@ WORD_LABEL_COLUMNS = (
     "tags",
     "labels",
 )
-"""Usual names of a column with one label per word; `word_labels` is specific to this package."""
+"""Usual names of a column with one label per word, such as a part of speech."""
 IGNORED_LABEL = -100
-"""Label number with which Transformers marks words without a label."""
+"""Label of words that have no label, as in Transformers: its loss functions ignore -100."""
 
 
 def find_word_label_column(source: "datasets.Dataset", requested_column: str | None) -> str | None:
@@ -565,10 +568,10 @@ def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[An
     return indices
 
 
-POSITION_TYPES = ("int", "uint", "null")
-"""Prefixes of the data types, such as "int64", that lists of word positions may have.
+POSITION_DTYPE_PREFIXES = ("int", "uint", "null")
+"""Word positions must have a dtype with one of these prefixes, such as "int64".
 
-The type is "null" if all lists are empty.
+The dtype is "null" if all lists of positions are empty.
 """
 
 
@@ -590,7 +593,7 @@ def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[i
     if column not in source.column_names:
         return None
     positions = getattr(source.features[column], "feature", None)
-    if not str(getattr(positions, "dtype", "")).startswith(POSITION_TYPES):
+    if not str(getattr(positions, "dtype", "")).startswith(POSITION_DTYPE_PREFIXES):
         logger.warning(
             "column %s is ignored, since it does not hold rationales as lists of word positions",
             column,

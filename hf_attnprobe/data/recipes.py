@@ -12,9 +12,11 @@ from pathlib import Path
 from hf_attnprobe.core.serialization import read_package_yaml
 
 
-_SENTENCE_BOUNDARY = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
-"""Sentence boundary: white space after . ! ? or … and any closing quote or bracket, or a line
-break."""
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
+"""Matches the end of a sentence: a line break, or white space after a punctuation mark.
+
+The mark is . ! ? or …, and a closing quote or bracket can follow it.
+"""
 
 
 @dataclass(frozen=True)
@@ -150,11 +152,11 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences('He asked "why?" Nobody knew... It was 3.5 metres\nby two .')
     ['He asked "why?"', 'Nobody knew...', 'It was 3.5 metres', 'by two .']
     """
-    return [sentence for sentence in _SENTENCE_BOUNDARY.split(text.strip()) if sentence]
+    return [sentence for sentence in _SENTENCE_END.split(text.strip()) if sentence]
 
 
 _PARSED_RECIPES = read_package_yaml(Path(__file__).with_suffix(".yaml"), Mapping[str, Recipe])
 RECIPES: dict[str, Recipe] = {
     name: replace(recipe, name=name) for name, recipe in _PARSED_RECIPES.items()
 }
-"""Registered data sets: how each is loaded, filtered and split, by name."""
+"""Maps the name of each registered data set to its recipe for loading, filtering and splitting."""

@@ -32,22 +32,26 @@ FILE_FORMATS = {
     ".jsonl": "json",
     ".parquet": "parquet",
 }
-"""Formats of data files as ``datasets.load_dataset`` names them, by file name suffix."""
-CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
-"""Options for ``pandas.read_csv`` that treat only empty cells as missing.
+"""Maps the suffix of a data file to its format, as named in ``datasets.load_dataset``."""
+PANDAS_CSV_OPTIONS: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
+"""Options of ``pandas.read_csv`` that treat only empty cells as missing values.
 
 Cells such as "NA" and "None" thus remain texts.
 """
 STRING_COLUMNS = {"example_id", *TEXT_COLUMNS, *chain(*PAIR_COLUMNS)}
-"""Table columns that are always read as strings. A text such as "1984" thus remains a text, and an id
-above the int64 range remains exact."""
-MAX_ID = 2**63 - 1
-"""Largest example id, which is the largest int64."""
+"""Columns of a CSV file that are always read as strings.
+
+For example, the text "1984" is not converted to a number.
+"""
+MAX_EXAMPLE_ID = 2**63 - 1
+"""Largest valid example id: the largest 64-bit integer."""
 UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Error numbers for a full disk, an exhausted quota and a read-only file system."""
+"""Error numbers of a failed write: full disk, exceeded quota, and read-only file system."""
 MAX_CELL_LENGTH = 2**31 - 1
-"""Maximum length of a CSV cell, in characters. Python's default of 131,072 is too small for some
-texts."""
+"""Maximum length of a CSV cell, in characters.
+
+Python's default of 131,072 is too small for some texts.
+"""
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
@@ -224,7 +228,7 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
             _check_json_start(file)
     if config_class.__name__ != "CsvConfig":
         return datasets.load_dataset(name, config)  # nosec B615
-    options = {**CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
+    options = {**PANDAS_CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
     default_config = config_class(sep=builder.config.sep)
     # If the data set's README sets options for pandas, they determine how tables are read, so the
     # header cannot be checked here.
@@ -299,8 +303,8 @@ def _shorten_error(error: Exception) -> str:
 # --- Tables and objects in memory ----------------------------------------------------------------
 
 
-SEPARATORS = ",;\t|"
-"""Possible column separators in a .csv file."""
+COLUMN_SEPARATORS = ",;\t|"
+"""Characters that can separate the columns in a .csv file."""
 
 
 def detect_separator(path: Path) -> str:
@@ -309,7 +313,7 @@ def detect_separator(path: Path) -> str:
         return "\t"
     with path.open(encoding="utf-8", errors="replace") as file:
         header = file.readline()
-    return max(SEPARATORS, key=header.count)
+    return max(COLUMN_SEPARATORS, key=header.count)
 
 
 def read_data_file(
@@ -343,7 +347,7 @@ def read_data_file(
         separator = detect_separator(path)
         header = check_table_fields(path, separator)
         converters = {column: str for column in header if column.strip() in string_columns}
-        frame = pd.read_csv(path, sep=separator, converters=converters, **CSV_OPTIONS)
+        frame = pd.read_csv(path, sep=separator, converters=converters, **PANDAS_CSV_OPTIONS)
         examples = _clean_table(datasets.Dataset.from_pandas(frame, preserve_index=False))
     if not len(examples):
         raise AttnProbeError(f"the data file {path} has no rows; add examples")

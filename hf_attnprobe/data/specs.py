@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hf_attnprobe.data.examples import OpenedSplit
 
 
-READING_FIELDS = (
+LOADING_FIELDS = (
     "dataset_config",
     "text_column",
     "text_pair_column",
@@ -27,7 +27,7 @@ READING_FIELDS = (
     "labels",
     "holdout",
 )
-"""Fields of :class:`Data` that :func:`load_examples` takes as keyword arguments."""
+"""Fields of :class:`Data` that are passed to :func:`load_examples` as keyword arguments."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Data(Options):
 
     def _get_reading_options(self) -> dict[str, Any]:
         """Return the values of ``READING_FIELDS`` as keyword arguments."""
-        return {name: getattr(self, name) for name in READING_FIELDS}
+        return {name: getattr(self, name) for name in LOADING_FIELDS}
 
 
 def make_data(dataset: Any) -> Data:
@@ -170,21 +170,28 @@ DEFAULT_COLUMNS = {
     "other": ("other",),
     "expected": ("expected",),
 }
-"""Usual column names for each part of an example with a passage and a question.
+"""Maps each part of an example to the usual names of its column.
 
-The question may be a question, a complete prompt or a conversation (`turns`). `other` is a second
-answer, and `expected` is the text that a correct answer contains.
+An example has a passage (`context`) and a question about it. Instead of a question, it can have a
+complete prompt or a conversation (`turns`). `other` is a second answer, and `expected` is a text
+that correct answers contain.
 """
 QUESTION_FIELDS = ("question", "prompt", "turns")
-"""Parts of an example that can pose the question about a passage; a data set has exactly one."""
-UNSUPPORTED_FIELDS = (
+"""Fields that can contain the question about a passage.
+
+A data set has exactly one of them: questions, complete prompts, or conversations (`turns`).
+"""
+CLASSIFICATION_FIELDS = (
     "text_column",
     "text_pair_column",
     "label_column",
     "labels",
     "train_limit",
 )
-"""Fields of :class:`Data` that raise an error for data sets of passages with questions."""
+"""Fields of :class:`Data` that are only valid for classification.
+
+Setting one of them in :class:`Answers` raises an error.
+"""
 
 
 @dataclass(frozen=True)
@@ -276,7 +283,7 @@ class Answers(Data):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in UNSUPPORTED_FIELDS:
+        for name in CLASSIFICATION_FIELDS:
             if getattr(self, name) is not None:
                 raise AttnProbeError(
                     f"{name} does not apply to passages with questions, got "
@@ -322,7 +329,7 @@ class Answers(Data):
         cells = {name: read_column(opened.source, column) for name, column in columns.items()}
         values = {}
         for name, column in columns.items():
-            read_cell = _CELL_READERS[name]
+            read_cell = _READER_BY_FIELD[name]
             values[name] = [read_cell(cells[name][row], column, row) for row in rows]
         table: dict[str, Any] = {
             "example_id": [ids[row] for row in rows],
@@ -447,7 +454,7 @@ def _read_answer(cell: Any, column: str, row: int) -> str | None:
     return None if is_empty else _read_text(cell, column, row)
 
 
-_CELL_READERS = {
+_READER_BY_FIELD = {
     "context": _read_passages,
     "question": _read_text,
     "prompt": _read_text,
@@ -456,7 +463,7 @@ _CELL_READERS = {
     "other": _read_answer,
     "expected": _read_answer,
 }
-"""Functions that check and convert a cell, by the part of the example that the cell contains."""
+"""Maps each field of an example to the function that reads a cell of its column."""
 
 
 def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:

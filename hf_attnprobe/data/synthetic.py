@@ -3,14 +3,14 @@
 For real texts, nobody knows which words decide the label. For the generated **reviews** it is
 known:
 
-1. A *cue* is one of the 24 words in `CUES`. Its polarity is negative (0) or positive (1).
+1. A *cue* is one of the 24 sentiment words in `CUE_SENTIMENTS`, each negative (0) or positive (1).
 2. A cue is *hearsay* if it follows a verb of `HEARSAY_VERBS` and "a", as in "critics expected a
    wonderful plot". Hearsay has no influence on the label.
-3. Each text has exactly one cue that is not hearsay. The label is this cue's polarity. It is
-   flipped if a word from `NEGATORS` directly precedes the cue, as in "the film was hardly
-   wonderful".
-4. The rationale consists of this cue and its negator. The label is independent of every other
-   token, since the polarity of hearsay, the length and the fillers are drawn separately.
+3. Each text has exactly one cue that is not hearsay. This cue is in the *decisive clause*. The
+   label is the cue's sentiment. It is reversed if a word from `NEGATORS` directly precedes the cue,
+   as in "the film was hardly wonderful".
+4. The rationale consists of this cue and its negator. All other tokens are drawn independently of
+   the label: the hearsay, the fillers and the length of the text.
 
 A model must therefore read words in context. Counting words is not enough to distinguish the
 decisive cue from hearsay, or to notice a negation. Tokens are lower-case words and punctuation
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 LABEL_NAMES = ("negative", "positive")
 """Names of the labels 0 and 1 of a generated review."""
 NEGATORS = ("not", "never", "hardly")
-"""Words that reverse the sentiment of the next word, as in "not dull"."""
+"""Words that reverse the sentiment of the next word: "not dull" is positive."""
 HEARSAY_VERBS = ("expected", "predicted", "promised", "announced")
-"""Verbs that report an opinion of other people, as in "critics expected a dull film".
+"""Verbs that introduce an opinion of other people, as in "critics expected a dull film".
 
-Sentiment words after these verbs do not affect the label.
+These opinions do not affect the label of a review.
 """
 
 _NEGATIVE = [
@@ -73,10 +73,10 @@ _POSITIVE = [
     "gripping",
     "tender",
 ]
-CUES: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
-"""Sentiment of each sentiment word ("cue"): 0 is negative, 1 is positive."""
+CUE_SENTIMENTS: dict[str, int] = dict.fromkeys(_NEGATIVE, 0) | dict.fromkeys(_POSITIVE, 1)
+"""Maps each sentiment word ("cue") to its sentiment: 0 is negative, 1 is positive."""
 
-_SLOTS: dict[str, Sequence[str]] = {
+_WORDS_BY_PLACEHOLDER: dict[str, Sequence[str]] = {
     "{topic}": [
         "film",
         "plot",
@@ -129,28 +129,28 @@ _SLOTS: dict[str, Sequence[str]] = {
     ],
     "{negator}": NEGATORS,
     "{hearsay}": HEARSAY_VERBS,
-    "{cue}": list(CUES),
+    "{cue}": list(CUE_SENTIMENTS),
     "{negative}": _NEGATIVE,
     "{positive}": _POSITIVE,
 }
-"""Words that may replace a placeholder in a template, by placeholder.
+"""Maps each placeholder to the words that can replace it in a template.
 
 For example, "the {topic} was {cue}" becomes "the film was dull".
 """
-_VERDICTS = (
+_DECISIVE_TEMPLATES = (
     "the {topic} was {cue}",
     "the {topic} proved {cue}",
     "we found the {topic} {cue}",
     "this was a {cue} {topic}",
     "it remained a {cue} {topic}",
 )
-"""Templates for the clause whose sentiment word ``{cue}`` determines the label."""
-_DECOYS = (
+"""Templates for the decisive clause of a review: its sentiment word determines the label."""
+_HEARSAY_TEMPLATES = (
     "{people} {hearsay} a {cue} {topic}",
     "the {person} {hearsay} a {cue} {topic}",
 )
-"""Templates for clauses that report opinions of other people, which do not affect the label."""
-_FILLERS = (
+"""Templates for hearsay: clauses with an opinion of other people, which does not affect the label."""
+_FILLER_TEMPLATES = (
     "rain fell {adverb}",
     "everyone sat down",
     "the {person} left {adverb}",
@@ -164,19 +164,19 @@ _FILLERS = (
     "the {person} waited by the {place}",
     "the {person} read about the {topic} {adverb}",
 )
-"""Templates for clauses without a sentiment word."""
+"""Templates for filler clauses, which contain no sentiment word."""
 _CONNECTIVES = (",", "and", "while", "as", "but")
-"""Tokens that may connect two clauses."""
-_OPENERS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
-"""Words that are added to the start of a text until it has exactly the required length."""
-_MIN_VERDICT_LENGTH = 4
-"""Length of the shortest template in ``_VERDICTS``, in tokens."""
-_MIN_DECOY_LENGTH = 5
-"""Length of the shortest template in ``_DECOYS``, in tokens."""
+"""Words and punctuation marks that can connect two clauses of a review."""
+_OPENING_WORDS = ("well", "so", "yesterday", "honestly", "apparently", "meanwhile")
+"""Words that can open a review. They are added until it has exactly the required length."""
+_MIN_DECISIVE_LENGTH = 4
+"""Number of words in the shortest decisive clause, such as "the film was dull"."""
+_MIN_HEARSAY_LENGTH = 5
+"""Number of words in the shortest hearsay clause, such as "critics expected a dull film"."""
 _MIN_FILLER_LENGTH = 3
-"""Length of the shortest template in ``_FILLERS``, in tokens."""
-_MAX_ATTEMPTS = 1000
-"""Maximum number of attempts to generate a text that differs from all earlier texts."""
+"""Number of words in the shortest filler clause, such as "rain fell early"."""
+_MAX_ATTEMPTS_PER_TEXT = 1000
+"""Maximum number of attempts per text to generate one that differs from all earlier texts."""
 
 
 def generate_rationale_examples(
@@ -186,7 +186,7 @@ def generate_rationale_examples(
     min_tokens: int = 5,
     max_tokens: int = 40,
     negation_rate: float = 0.25,
-    decoy_rate: float = 0.5,
+    hearsay_rate: float = 0.5,
 ) -> Iterator[dict[str, Any]]:
     """Generate distinct synthetic reviews with labels and rationales.
 
@@ -199,7 +199,7 @@ def generate_rationale_examples(
         min_tokens: minimum length in tokens, at least 5; lengths are uniform between the bounds.
         max_tokens: maximum length in tokens.
         negation_rate: share of reviews with a negated cue, among reviews with at least 6 tokens.
-        decoy_rate: share of reviews with hearsay, among reviews that are long enough (11 or 12
+        hearsay_rate: share of reviews with hearsay, among reviews that are long enough (11 or 12
             tokens or more).
 
     Yields:
@@ -210,16 +210,16 @@ def generate_rationale_examples(
         AttnProbeError: if the lengths are out of range, or too few distinct reviews have these
             lengths.
     """
-    if not _MIN_VERDICT_LENGTH < min_tokens <= max_tokens:
+    if not _MIN_DECISIVE_LENGTH < min_tokens <= max_tokens:
         raise AttnProbeError(
-            f"expected 5 <= min_tokens <= max_tokens, got min_tokens {min_tokens} and max_tokens "
-            f"{max_tokens}; widen the range"
+            f"expected 5 <= min_tokens <= max_tokens, got min_tokens={min_tokens} and "
+            f"max_tokens={max_tokens}"
         )
     rng = random.Random(seed)
 
     def draw_review(label: int) -> tuple[list[str], list[int]]:
         length = rng.randint(min_tokens, max_tokens)
-        return _draw_sentence(rng, length, label, negation_rate, decoy_rate)
+        return _draw_review(rng, length, label, negation_rate, hearsay_rate)
 
     return _draw_distinct_examples(n_examples, rng, draw_review)
 
@@ -241,15 +241,15 @@ def _draw_distinct_examples(
     for example_id in range(n_examples):
         is_second_in_pair = example_id % 2 == 1
         label = 1 - label if is_second_in_pair else rng.randrange(2)
-        for _ in range(_MAX_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS_PER_TEXT):
             tokens, rationale = draw_tokens(label)
             text = " ".join(tokens)
             if text not in earlier_texts:
                 break
         else:
             raise AttnProbeError(
-                f"only {example_id} distinct texts were found at these lengths, but {n_examples} were "
-                "requested; raise max_tokens or request fewer"
+                f"found only {example_id} different texts with these lengths, but n_examples is "
+                f"{n_examples}. Increase max_tokens, or decrease n_examples."
             )
         earlier_texts.add(text)
         yield {
@@ -288,7 +288,7 @@ def make_rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.
 
     if n_examples < 6:
         raise AttnProbeError(
-            f"three splits need at least 6 examples, got n_examples {n_examples}; increase it"
+            f"n_examples must be at least 6, since there are three splits, got {n_examples}"
         )
     features = Features(
         example_id=Value("int64"),
@@ -309,12 +309,12 @@ def make_rationale_dataset(n_examples: int = 3000, **options: Any) -> "datasets.
     )
 
 
-def _draw_sentence(
+def _draw_review(
     rng: random.Random,
     length: int,
     label: int,
     negation_rate: float,
-    decoy_rate: float,
+    hearsay_rate: float,
 ) -> tuple[list[str], list[int]]:
     """Draw a review with exactly `length` tokens.
 
@@ -323,52 +323,63 @@ def _draw_sentence(
     """
     # One token is reserved for the full stop.
     n_free = length - 1
-    verdict, verdict_rationale = _draw_verdict(rng, n_free, label, negation_rate)
-    clauses = _draw_other_clauses(rng, n_free - len(verdict), decoy_rate)
-    n_openers = n_free - len(verdict) - sum(len(clause) + 1 for clause in clauses)
-    n_clauses_before = rng.randint(0, len(clauses))
-    tokens = rng.sample(_OPENERS, n_openers)
-    for clause in clauses[:n_clauses_before]:
+    decisive_clause, decisive_positions = _draw_decisive_clause(rng, n_free, label, negation_rate)
+    n_free -= len(decisive_clause)
+    other_clauses = _draw_other_clauses(rng, n_free, hearsay_rate)
+    # Each of the other clauses needs one connective.
+    n_opening_words = n_free - sum(len(clause) + 1 for clause in other_clauses)
+
+    n_clauses_before = rng.randint(0, len(other_clauses))
+    tokens = rng.sample(_OPENING_WORDS, n_opening_words)
+    for clause in other_clauses[:n_clauses_before]:
         tokens += [*clause, rng.choice(_CONNECTIVES)]
     start = len(tokens)
-    tokens += verdict
-    for clause in clauses[n_clauses_before:]:
+    tokens += decisive_clause
+    for clause in other_clauses[n_clauses_before:]:
         tokens += [rng.choice(_CONNECTIVES), *clause]
     tokens.append(".")
-    return tokens, [start + position for position in verdict_rationale]
+    return tokens, [start + position for position in decisive_positions]
 
 
-def _draw_verdict(
+def _draw_decisive_clause(
     rng: random.Random, max_length: int, label: int, negation_rate: float
 ) -> tuple[list[str], list[int]]:
-    """Draw the clause that determines the label.
+    """Draw the decisive clause, whose sentiment word determines the label.
 
     Returns:
-        The words of the clause, and the positions of its sentiment word and of a negator before it.
+        The words of the clause, and the positions of the words that determine the label: the
+        sentiment word, and the negator if there is one.
     """
-    is_negated = max_length > _MIN_VERDICT_LENGTH and rng.random() < negation_rate
-    words = _choose_template(rng, _VERDICTS, max_length - is_negated)
+    is_negated = max_length > _MIN_DECISIVE_LENGTH and rng.random() < negation_rate
+    max_template_length = max_length - 1 if is_negated else max_length
+    words = _choose_template(rng, _DECISIVE_TEMPLATES, max_template_length)
     start = words.index("{cue}")
-    polarity = LABEL_NAMES[label ^ is_negated]
-    deciding_slots = ["{" + polarity + "}"]
+    # A negator reverses the label, so the sentiment word must have the opposite sentiment.
+    cue_label = 1 - label if is_negated else label
+    deciding_words = ["{" + LABEL_NAMES[cue_label] + "}"]
     if is_negated:
-        deciding_slots = ["{negator}", *deciding_slots]
-    words[start : start + 1] = deciding_slots
-    return _fill_slots(rng, words), list(range(start, start + len(deciding_slots)))
+        deciding_words = ["{negator}", *deciding_words]
+    end = start + len(deciding_words)
+    words[start : start + 1] = deciding_words
+    return _fill_placeholders(rng, words), list(range(start, end))
 
 
-def _draw_other_clauses(rng: random.Random, n_free: int, decoy_rate: float) -> list[list[str]]:
+def _draw_other_clauses(rng: random.Random, n_free: int, hearsay_rate: float) -> list[list[str]]:
     """Draw clauses that do not affect the label, in random order.
 
-    Together with one connective per clause, they have at most `n_free` tokens and at least
-    `n_free` - 3.
+    The clauses fill up to `n_free` tokens, including one connective per clause. At most three
+    tokens remain unused, since no clause is short enough for them.
     """
-    clauses = []
-    if n_free > _MIN_DECOY_LENGTH and rng.random() < decoy_rate:
-        clauses.append(_fill_slots(rng, _choose_template(rng, _DECOYS, n_free - 1)))
-        n_free -= len(clauses[0]) + 1
+    clauses: list[list[str]] = []
+
+    def draw_clause(templates: Sequence[str], max_length: int) -> list[str]:
+        return _fill_placeholders(rng, _choose_template(rng, templates, max_length))
+
+    if n_free > _MIN_HEARSAY_LENGTH and rng.random() < hearsay_rate:
+        clauses.append(draw_clause(_HEARSAY_TEMPLATES, n_free - 1))
+        n_free -= len(clauses[-1]) + 1
     while n_free > _MIN_FILLER_LENGTH:
-        clauses.append(_fill_slots(rng, _choose_template(rng, _FILLERS, n_free - 1)))
+        clauses.append(draw_clause(_FILLER_TEMPLATES, n_free - 1))
         n_free -= len(clauses[-1]) + 1
     rng.shuffle(clauses)
     return clauses
@@ -380,9 +391,12 @@ def _choose_template(rng: random.Random, templates: Sequence[str], max_length: i
     return rng.choice([words for words in templates_as_words if len(words) <= max_length])
 
 
-def _fill_slots(rng: random.Random, words: Sequence[str]) -> list[str]:
-    """Return the words with each slot replaced by a random word."""
-    return [rng.choice(_SLOTS[word]) if word in _SLOTS else word for word in words]
+def _fill_placeholders(rng: random.Random, words: Sequence[str]) -> list[str]:
+    """Replace each placeholder, such as "{topic}", by a random word."""
+    return [
+        rng.choice(_WORDS_BY_PLACEHOLDER[word]) if word in _WORDS_BY_PLACEHOLDER else word
+        for word in words
+    ]
 
 
 # --- Records -------------------------------------------------------------------------------------
@@ -421,12 +435,9 @@ RECORD_WORDS = [
     "willow",
     "winter",
 ]
-"""Words from which generated passages are composed.
-
-A passage consists of records, which are lines of random words such as "amber coral maple river".
-"""
+"""Words from which records are drawn. A record is a line of random words, as in a generated passage."""
 RECORD_LENGTH = 4
-"""Number of words in a record, such as 4 in "amber coral maple river"."""
+"""Number of words in a record, such as "amber coral maple river"."""
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:

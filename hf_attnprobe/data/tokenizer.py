@@ -45,53 +45,57 @@ from hf_attnprobe.core.options import check_minimum
 
 
 PAD, UNK, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<sos>", "<eos>")
-"""Special tokens in every tokenizer, with ids 0 to 3 as in the code of Jain & Wallace (2019)."""
+"""Special tokens of every tokenizer. Their ids are 0 to 3, as in the code of Jain & Wallace (2019)."""
 SEP = "<sep>"
-"""Token between two sentences in the input of a hierarchical model; its id is 4."""
+"""Token that separates two sentences in the input of a hierarchical model. Its id is 4."""
 
-# A letter of any alphabet.
+# Matches a letter of any alphabet.
 _LETTER = r"[^\W\d_]"
-# A letter of any alphabet, or a digit.
+# Matches a letter of any alphabet, or a digit.
 _WORD_CHAR = r"[^\W_]"
-# A character inside a word, or a mark that joins two such characters.
-_IN_WORD = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
-# A contracted word that stands on its own, such as 's in "it 's" or n't in "do n't".
-_CLITIC = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_IN_WORD})"
-# Titles and other abbreviations whose full stop belongs to the word, as in "Dr.".
+# Matches a character inside a word: a letter, a digit, a mark between letters as in "it's", or a
+# mark between digits as in "3.14".
+_INNER_CHAR = rf"(?:{_WORD_CHAR}|(?<={_WORD_CHAR})[-/'’](?={_WORD_CHAR})|(?<=\d)[.,](?=\d))"
+# Matches a contracted word that is separated by a space, such as 's in "it 's".
+_CONTRACTION = rf"['’](?:s|re|ve|ll|d|m|t|em|n['’]|tis|twas|til|cause)(?!{_INNER_CHAR})"
+# Matches titles and other abbreviations that are written with a full stop, as in "Dr.".
 _TITLES = "mr|mrs|ms|dr|prof|st|jr|sr|vs|etc|inc|corp|co"
-# An initial or an acronym with its dots, or a title.
-_DOTTED = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_IN_WORD})"
-# An apostrophe before a year belongs to the year: '70s and '53 are one token each.
+# Matches words with full stops: an initial ("j."), an acronym ("u.s.") or a title ("mr.").
+_DOTTED_WORD = rf"(?:(?:{_LETTER}\.)+{_LETTER}?|(?:{_TITLES})\.)(?!{_INNER_CHAR})"
+# Matches the apostrophe before an abbreviated year, such as '53 or '70s.
 _YEAR_APOSTROPHE = rf"(?<![-./'’]|{_WORD_CHAR})['’](?=\d\ds?(?!{_WORD_CHAR}))"
-# Any token; the alternatives are tried in this order.
+# Matches any token. The alternatives are tried in this order: a year, a contraction, a word with full
+# stops, any other word, and a punctuation mark that may be repeated.
 _TOKEN = "|".join(
     (
-        rf"{_YEAR_APOSTROPHE}{_IN_WORD}+",
-        _CLITIC,
-        _DOTTED,
-        rf"{_WORD_CHAR}{_IN_WORD}*",
+        rf"{_YEAR_APOSTROPHE}{_INNER_CHAR}+",
+        _CONTRACTION,
+        _DOTTED_WORD,
+        rf"{_WORD_CHAR}{_INNER_CHAR}*",
         r"([^\w\s]|_)\1*",
     )
 )
-# A line break, including HTML's <br>.
-_BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
-# Line breaks and the white space around them.
-_LINE_END = rf"\s*{_BREAK}(?:\s|{_BREAK})*"
-# Patterns for words before a full stop that does not end a sentence: a single letter, or a title
-# such as "dr".
+# Matches a line break. <br> from HTML counts too.
+_LINE_BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
+# Matches one or several line breaks, and the white space around them.
+_LINE_BREAKS = rf"\s*{_LINE_BREAK}(?:\s|{_LINE_BREAK})*"
+# Patterns for abbreviations: a single letter, or a title such as "dr". A full stop after them does
+# not end a sentence.
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]
-# An abbreviation, preceded by the start of the text or by a character that is not part of a word.
-# Since a lookbehind must not contain repetitions, all combinations are listed.
-_ABBREVIATED = "|".join(
+# Matches a position after an abbreviation that is a whole word. It is used in a lookbehind, which
+# must not contain repetitions, so all combinations are listed.
+_AFTER_ABBREVIATION = "|".join(
     [rf"\A{word}" for word in _ABBREVIATIONS] + [rf"[^\w'’]{word}" for word in _ABBREVIATIONS]
 )
-# The white space after the end of a sentence.
-_SENTENCE_END = rf"(?:[!?…]|(?<!{_ABBREVIATED})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
-# No space follows Chinese punctuation marks.
-_CHINESE_END = r"(?<=[。！？])"
-_SENTENCES = pre_tokenizers.Split(Regex(f"{_SENTENCE_END}|{_LINE_END}|{_CHINESE_END}"), "removed")
-_MARK = "\ufdd0"
-"""Temporary mark in a normalized text: a noncharacter, which Unicode reserves for internal use."""
+# Matches the white space after a sentence.
+_SENTENCE_END = rf"(?:[!?…]|(?<!{_AFTER_ABBREVIATION})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
+# Matches the position after a Chinese sentence, which no space follows.
+_CHINESE_SENTENCE_END = r"(?<=[。！？])"
+_SENTENCES = pre_tokenizers.Split(
+    Regex(f"{_SENTENCE_END}|{_LINE_BREAKS}|{_CHINESE_SENTENCE_END}"), "removed"
+)
+_TEMPORARY_MARK = "\ufdd0"
+"""Temporary mark in a text while it is normalized. Real texts do not contain this character."""
 
 
 def locate_sentences(text: str) -> list[tuple[int, int]]:
@@ -254,20 +258,20 @@ def _build_normalizer(sentences: bool) -> normalizers.Normalizer:
     # The search may start only at the first character of a word. If it started at every character,
     # its time would grow quadratically with the word length.
     word_start = rf"(?<!{_WORD_CHAR})(?<!{_WORD_CHAR}[-/'’])"
-    after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_IN_WORD}+"
-    before_digit = rf"{word_start}{_WORD_CHAR}\K{_IN_WORD}*\d{_IN_WORD}*"
+    after_digit = rf"(?:{_YEAR_APOSTROPHE}|\d)\K{_INNER_CHAR}+"
+    before_digit = rf"{word_start}{_WORD_CHAR}\K{_INNER_CHAR}*\d{_INNER_CHAR}*"
     digit_tail = f"{after_digit}|{before_digit}"
     separators = []
     if sentences:
-        for pattern in (_LINE_END, _SENTENCE_END):
+        for pattern in (_LINE_BREAKS, _SENTENCE_END):
             separators.append(normalizers.Replace(Regex(pattern), f" {SEP} "))
     return normalizers.Sequence(
         [
             *separators,
             normalizers.Lowercase(),
-            normalizers.Replace(Regex(digit_tail), _MARK),
-            normalizers.Replace(Regex(rf"\S(?={_MARK})"), "qq"),
-            normalizers.Replace(_MARK, "q"),
+            normalizers.Replace(Regex(digit_tail), _TEMPORARY_MARK),
+            normalizers.Replace(Regex(rf"\S(?={_TEMPORARY_MARK})"), "qq"),
+            normalizers.Replace(_TEMPORARY_MARK, "q"),
             normalizers.Replace(Regex(r"\d"), "qqq"),
         ]
     )

@@ -50,7 +50,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
-from hf_attnprobe.core.formatting import MISSING, format_interval, format_number
+from hf_attnprobe.core.formatting import MISSING_NUMBER, format_interval, format_number
 from hf_attnprobe.plots.chart import Chart, HeatMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
@@ -170,7 +170,10 @@ class DefinitionList:
         return bool(self.definitions)
 
     def items(self) -> Iterator[tuple[str, Sequence[InlineText], bool]]:
-        """Yield each term, its descriptions, and whether they form a list."""
+        """Yield each term with its descriptions, and whether these are printed as a list.
+
+        A term without a description is omitted.
+        """
         for term, description in self.definitions.items():
             if isinstance(description, list):
                 yield term, description, True
@@ -366,7 +369,10 @@ MACRO_NAMES = {
     Collapsible: "collapsible",
     Section: "subsection",
 }
-"""Name of the Jinja macro that prints a block, by the block's type; other types are paragraphs."""
+"""Maps each type of block to the Jinja macro that prints it.
+
+Other types are printed as paragraphs.
+"""
 
 
 def get_macro_name(block: object) -> str:
@@ -427,7 +433,7 @@ def format_cell(cell: Cell) -> str:
     """
     match cell:
         case None:
-            return MISSING
+            return MISSING_NUMBER
         case str():
             return str(cell)
         case Link():
@@ -478,7 +484,7 @@ def describe_number_line(line: NumberLine) -> str:
 
 
 NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
-"""Names of dataclass fields whose strings are ids or data, and not text for readers."""
+"""Names of dataclass fields that contain ids or data instead of text for readers."""
 
 
 def iterate_texts(part: object) -> Iterator[str]:
@@ -513,9 +519,10 @@ def build_glossary(parts: Iterable[object], meanings: Mapping[str, str]) -> Sect
         A section with the terms that occur in ``parts``, in the order of ``meanings``.
     """
     text = " ".join(iterate_texts(list(parts)))
-    definitions: dict[str, InlineText | list[InlineText] | None] = {
-        term: meaning
-        for term, meaning in meanings.items()
-        if re.search(rf"(?<!\w){re.escape(term)}", text, re.IGNORECASE)
-    }
+    definitions: dict[str, InlineText | list[InlineText] | None] = {}
+    for term, meaning in meanings.items():
+        # A term counts only at the beginning of a word.
+        pattern = rf"(?<!\w){re.escape(term)}"
+        if re.search(pattern, text, re.IGNORECASE):
+            definitions[term] = meaning
     return Section("Glossary", [DefinitionList(definitions)], id="glossary")

@@ -25,7 +25,7 @@ def format_json(data: Mapping[str, Any]) -> str:
 
 
 FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of a table cell that make a spreadsheet evaluate the cell as a formula."""
+"""First characters of table cells that a spreadsheet would evaluate as formulas."""
 
 
 def format_csv(frame: pd.DataFrame) -> str:

@@ -37,13 +37,16 @@ from hf_attnprobe.plots.chart import Chart, HeatMap
 
 
 UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
-"""Pattern for characters that are escaped in JSON before it is embedded in an HTML script element."""
+"""Pattern for characters that must be escaped in JSON within an HTML script element."""
 
-MIN_LISTED_SECTIONS = 5
-"""Number of visible sections from which a page gets a table of contents."""
+MIN_SECTIONS_FOR_CONTENTS = 5
+"""A page with at least this many visible sections gets a table of contents."""
 
-MAX_SIDE_CAPTION = 420
-"""Maximum length, in characters, of a caption next to its chart; longer captions are below the chart."""
+MAX_SIDE_CAPTION_LENGTH = 420
+"""Maximum length, in characters, of a caption next to its chart.
+
+Longer captions are placed below the chart.
+"""
 
 ANSWER_SYMBOLS = {
     "yes": "M4.5 8.5l2.5 2.5 4.5-5.5",
@@ -51,7 +54,7 @@ ANSWER_SYMBOLS = {
     "no": "M5 5l6 6M11 5l-6 6",
     "cannot say": "M6 6.2c.2-2.6 4-2.4 4 0 0 1.6-2 1.5-2 3.1M8 11.3v.6",
 }
-"""SVG path of the symbol for each answer: a tick, a dash, a cross and a question mark."""
+"""Maps each answer to the SVG path of its symbol: a tick, a dash, a cross or a question mark."""
 
 
 def render_html(document: Document) -> str:
@@ -78,7 +81,7 @@ def render_html(document: Document) -> str:
         .render(
             document=document,
             listed_sections=visible_sections,
-            min_listed_sections=MIN_LISTED_SECTIONS,
+            min_listed_sections=MIN_SECTIONS_FOR_CONTENTS,
             security_policy=build_security_policy(script),
             style=_build_style(),
             # The script is a file of this package, not user input.
@@ -118,7 +121,7 @@ def build_security_policy(script: str) -> str:
 
 @cache
 def _load_templates() -> Environment:
-    """Load the HTML templates, with the functions and constants that they use; results are cached."""
+    """Load the HTML templates, with the functions and constants that the templates use."""
     filters = {
         "macro_name": get_macro_name,
         "spans": lambda text: text if isinstance(text, tuple) else (text,),
@@ -137,7 +140,7 @@ def _load_templates() -> Environment:
     )
     templates.globals |= {
         "answer_symbols": ANSWER_SYMBOLS,
-        "max_side_caption": MAX_SIDE_CAPTION,
+        "max_side_caption": MAX_SIDE_CAPTION_LENGTH,
         "token_shading": token_shading,
     }
     templates.tests["number"] = is_numeric_cell
@@ -151,7 +154,10 @@ def _get_span_type(span: InlineText) -> str:
 
 
 def _find_numeric_columns(table: Table) -> list[bool]:
-    """Check for each column of a table whether it contains a number; such columns are right-aligned."""
+    """Check for each column of a table whether it contains a number.
+
+    Columns with numbers are aligned to the right.
+    """
     n_columns = len(table.head)
     return [any(is_numeric_cell(row[k]) for row in table.rows) for k in range(n_columns)]
 

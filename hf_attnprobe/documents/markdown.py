@@ -28,16 +28,19 @@ from hf_attnprobe.documents.templates import load_templates, render_blocks
 from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
-MARKUP = re.compile(
+MARKUP_IN_PACKAGE_TEXT = re.compile(
     r"\\(?=[^\w\s]|$)|`|~(?=~)|<(?=[A-Za-z/!?])|\](?=[(\[])|!$|(?:^|(?<=^ ))\[(?=[^\]]*\]:)"
 )
-"""Pattern for characters that are escaped in Markdown if they occur in this package's own sentences.
+"""Pattern for characters that are escaped when this package's sentences are written as Markdown.
 
 It matches characters that would begin code, HTML, an escape sequence or a link.
 """
 
 MARKUP_IN_USER_TEXT = re.compile(r"[\\`*_\[\]<>|#]|!$")
-"""Pattern for all characters that Markdown could treat as markup; they are escaped in users' texts."""
+"""Pattern for characters that are escaped when a user's texts are written as Markdown.
+
+It matches all characters that could be markup.
+"""
 
 
 def render_markdown(document: Document) -> str:
@@ -69,7 +72,7 @@ def render_markdown_blocks(blocks: Iterable[Block], level: int = 2) -> list[str]
 
 @cache
 def _load_templates() -> Environment:
-    """Load the Markdown templates, with the functions that they call; results are cached."""
+    """Load the Markdown templates, with the functions that the templates call."""
     filters = {
         "inline": format_inline,
         "format_cell": format_cell,
@@ -91,8 +94,10 @@ def format_inline(text: InlineText) -> str:
     Args:
         text: the sentence.
     """
+    parts = text if isinstance(text, tuple) else (text,)
     line = ""
-    for span in map(_format_span, text if isinstance(text, tuple) else (text,)):
+    for part in parts:
+        span = _format_span(part)
         # Without a space, two adjacent pieces of code would become one.
         space = " " if line.endswith("`") and span.startswith("`") else ""
         line += f"{space}{span}"
@@ -112,7 +117,8 @@ def _format_span(span: str | Link) -> str:
         case UserText():
             return _escape_user_text(span)
     # Leading and trailing spaces are kept, because they separate the span from its neighbours.
-    return MARKUP.sub(escape_markdown_match, escape_control_characters(re.sub(r"\s+", " ", span)))
+    line = escape_control_characters(re.sub(r"\s+", " ", span))
+    return MARKUP_IN_PACKAGE_TEXT.sub(escape_markdown_match, line)
 
 
 def _escape_user_text(text: str) -> str:
@@ -125,6 +131,7 @@ def _escape_user_text(text: str) -> str:
 def _format_code(text: str) -> str:
     """Format a text as inline code."""
     fence = _choose_fence(text)
+    # Spaces separate the fence from backticks at the start or end of the text.
     space = " " if "`" in text else ""
     line = escape_control_characters(re.sub(r"\s+", " ", text))
     return f"{fence}{space}{line}{space}{fence}"
@@ -150,7 +157,10 @@ def _format_table(block: Table) -> str:
 
 
 def _format_table_cell(cell: Cell) -> str:
-    """Format a table cell; texts may contain code, bold words and links."""
+    """Format a table cell as Markdown.
+
+    Texts may contain code, bold words and links.
+    """
     if isinstance(cell, (str, tuple, Link)):
         return format_inline(cell)
     return format_cell(cell)

@@ -11,13 +11,21 @@ from hf_attnprobe.plots.chart import format_label, is_drawable
 
 
 TICK_LOCATOR = MaxNLocator(5, steps=[1, 2, 5, 10])
-"""Matplotlib object that finds about five round numbers, such as 0, 0.2, …, 1, that cover a range."""
+"""Matplotlib object that chooses about five round numbers as ticks, such as 0, 0.2, …, 1."""
 
-NARROW_CHARACTER_WIDTH = 2.1
-"""Estimated width of a label's character on a phone, as a percentage of the number line's length."""
+PHONE_CHARACTER_WIDTH = 2.1
+"""Estimated width of one character in a label on a phone.
 
-WIDE_CHARACTER_WIDTH = 1.2
-"""Estimated width of a label's character on a large screen, as a percentage of the line's length."""
+It is in percent of the number line's length, and is used to place labels so that they do not
+overlap.
+"""
+
+LARGE_SCREEN_CHARACTER_WIDTH = 1.2
+"""Estimated width of one character in a label on a large screen.
+
+It is in percent of the number line's length, and is used to place labels so that they do not
+overlap.
+"""
 
 
 @dataclass(frozen=True)
@@ -73,10 +81,12 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
     start, end = _choose_ends([value, *(ci95 or ()), *marks], line.ends)
 
     def compute_percent(number: float) -> float:
+        """Compute a number's position in percent of the line's length."""
         share = (min(max(number, start), end) - start) / (end - start)
         return round(100 * share, 2)
 
     def position_marks(values: Mapping[str, float]) -> dict[str, float]:
+        """Compute the positions of the values that are on the line, by label."""
         tolerance = 1e-9 * (end - start)
         return {
             f"{name} {format_label(mark)}": compute_percent(mark)
@@ -103,13 +113,13 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
 
 
 def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
-    """Arrange labels in rows, for narrow and for wide screens.
+    """Assign labels to rows so that they do not overlap, for phones and for large screens.
 
     Args:
         positions: label positions in percent of the line's length, by text.
     """
-    narrow_rows = assign_label_rows(positions, NARROW_CHARACTER_WIDTH)
-    wide_rows = assign_label_rows(positions, WIDE_CHARACTER_WIDTH)
+    narrow_rows = assign_label_rows(positions, PHONE_CHARACTER_WIDTH)
+    wide_rows = assign_label_rows(positions, LARGE_SCREEN_CHARACTER_WIDTH)
     return [
         PositionedLabel(text, x, narrow_rows[text], wide_rows[text])
         for text, x in positions.items()
@@ -135,8 +145,11 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
         width = character_width * (len(text) + 1)
         # A label at 0% lies to the right of its position, at 50% around it, at 100% to the left.
         label_start = x - width * x / 100
-        row = next((k for k, row_end in enumerate(row_ends) if row_end <= label_start), None)
-        if row is None:
+        # The label is placed in the first row with enough space.
+        free_rows = [k for k, row_end in enumerate(row_ends) if row_end <= label_start]
+        if free_rows:
+            row = free_rows[0]
+        else:
             row = len(row_ends)
             row_ends.append(0.0)
         row_ends[row] = label_start + width

@@ -31,42 +31,48 @@ CSS_COLOURS = {
     "#dddddd": "rule",
     "#ffffff": "ground",
 }
-"""Name of the CSS variable that replaces a colour in matplotlib's SVG, by the colour's hex code."""
+"""Maps the hex code of a colour in matplotlib's SVG to the CSS variable that replaces it."""
 
-FONT_STYLE = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
-"""Pattern for font settings in SVG tags; they are removed, so that the page's font applies."""
+FONT_SETTINGS = re.compile(r"font(?:-size|-family)?: [^;\"]*;? ?")
+"""Pattern for font settings in SVG tags. They are removed, so that the page's font applies."""
 
-CELL_FONT_STYLE = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
-"""CSS size of the numbers in a heat map's cells; text of this size keeps its font settings."""
+CELL_FONT_SIZE_CSS = f"{matplotlib_backend.CELL_FONT_SIZE:g}px"
+"""Font size of the numbers in a heat map's cells, as in the CSS of an SVG tag.
 
-REDUNDANT_TEXT = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
-"""Pattern for parts of an SVG file that are removed from a page because they have no visible effect.
-
-These are the lines before the ``svg`` element, the metadata, and white space between tags.
+Tags with this font size keep their font settings. All other text gets the font of the page.
 """
 
-REDUNDANT_ATTRIBUTES = re.compile(
+REDUNDANT_SVG_PARTS = re.compile(r"^.*?(?=<svg)|<metadata>.*?</metadata>|(?<=>)\s+(?=<)", re.DOTALL)
+"""Pattern for parts of an SVG file that are removed because they have no visible effect.
+
+These parts are the lines before the ``svg`` element, the metadata, and white space between tags.
+"""
+
+REDUNDANT_SVG_ATTRIBUTES = re.compile(
     r"""(?<=<g)\ id="[^"]*"
     | (?<=\ )xlink:(?=href)
     | font-family:[^;"]*;\ ?
     | \ transform="rotate\(-0\ [^"]*\)" """,
     re.VERBOSE,
 )
-"""Pattern for SVG attributes that are removed from a page because they have no visible effect.
+"""Pattern for SVG attributes that are removed because they have no visible effect.
 
-These are ids of groups, the xlink namespace, font families, and rotations by 0 degrees.
+They are ids of groups, the xlink namespace, font families, and rotations by 0 degrees.
 """
 
 EXCESS_DIGITS = re.compile(r"(?<=\d\.\d)\d{3,}")
-"""Pattern for the digits of an SVG coordinate after the first decimal, which are cut off."""
+"""Pattern for the digits after the first decimal of an SVG coordinate. They are removed."""
 
-MAX_VECTOR_MARKS = 1_000
-"""Maximum number of points in a series that is drawn as vectors; a larger series becomes a bitmap."""
+MAX_VECTOR_POINTS = 1_000
+"""A series with at most this many points is drawn with vector graphics.
 
-COLOUR = re.compile("|".join(CSS_COLOURS))
-"""Pattern for the hex codes of colours that are replaced by CSS variables."""
+A larger series is drawn as a bitmap, which keeps the page small.
+"""
 
-TAG = re.compile("<[^>]*>")
+REPLACED_COLOUR = re.compile("|".join(CSS_COLOURS))
+"""Pattern for the hex codes of colours that CSS variables replace."""
+
+SVG_TAG = re.compile("<[^>]*>")
 """Pattern for an SVG tag, such as ``<path d="…"/>``."""
 
 CHART_KIND_NAMES = {
@@ -75,10 +81,10 @@ CHART_KIND_NAMES = {
     "curve": "Lines",
     "points": "Points",
 }
-"""First words of a chart's description for screen readers, by the chart's type."""
+"""Maps each kind of chart to the first words of its description for screen readers."""
 
-SVG_TAG = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
-"""Pattern for the attributes of the ``svg`` element; all except the view box are replaced."""
+ROOT_ATTRIBUTES = re.compile(r'(?<=<svg)[^>]*?(viewBox="[^"]*")[^>]*>')
+"""Pattern for the attributes of the root element ``svg``. Only the view box is preserved."""
 
 
 def render_svg(chart: Chart | HeatMap) -> str:
@@ -101,9 +107,9 @@ def render_svg(chart: Chart | HeatMap) -> str:
         # A series with many points becomes a bitmap, which keeps the page small.
         artists: list[Line2D | Collection] = [*ax.lines, *ax.collections]
         for artist in artists:
-            artist.set_rasterized(_count_marks(artist) > MAX_VECTOR_MARKS)
+            artist.set_rasterized(_count_marks(artist) > MAX_VECTOR_POINTS)
         svg = matplotlib_backend.render_figure(figure, "svg", salt=key).decode()
-    svg = TAG.sub(_adapt_tag, REDUNDANT_TEXT.sub("", svg))
+    svg = SVG_TAG.sub(_adapt_tag, REDUNDANT_SVG_PARTS.sub("", svg))
     # Screen readers read the title and the description, which the attributes refer to by id.
     kind = chart.kind if isinstance(chart, Chart) else "map"
     attributes = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
@@ -111,7 +117,7 @@ def render_svg(chart: Chart | HeatMap) -> str:
         f'<title id="{key}-title">{escape(chart.title)}</title>'
         f'<desc id="{key}-desc">{escape(_describe_chart(chart))}</desc>'
     )
-    svg = SVG_TAG.sub(attributes, svg, count=1)
+    svg = ROOT_ATTRIBUTES.sub(attributes, svg, count=1)
     opening_tag, _, body = svg.partition(">")
     return escape_invisible(f"{opening_tag}>{description}{body}")
 
@@ -119,10 +125,10 @@ def render_svg(chart: Chart | HeatMap) -> str:
 def _adapt_tag(match: re.Match[str]) -> str:
     """Replace the fonts and colours in an SVG tag by those of the page, and shorten the tag."""
     tag = EXCESS_DIGITS.sub("", match[0])
-    if CELL_FONT_STYLE not in tag:
-        tag = FONT_STYLE.sub("", tag)
-    tag = REDUNDANT_ATTRIBUTES.sub("", tag)
-    return COLOUR.sub(lambda colour: f"var(--{CSS_COLOURS[colour[0]]})", tag)
+    if CELL_FONT_SIZE_CSS not in tag:
+        tag = FONT_SETTINGS.sub("", tag)
+    tag = REDUNDANT_SVG_ATTRIBUTES.sub("", tag)
+    return REPLACED_COLOUR.sub(lambda colour: f"var(--{CSS_COLOURS[colour[0]]})", tag)
 
 
 def _count_marks(artist: Line2D | Collection) -> int:
@@ -144,7 +150,8 @@ def _describe_chart(chart: Chart | HeatMap) -> str:
             f"{reference.name} {format_label(reference.value)}" for reference in chart.references
         ]
         description += f" Reference lines: {', '.join(lines)}."
-    n_missing = sum(not is_drawable(y) for series in chart.series for y in series.y)
+    values = [y for series in chart.series for y in series.y]
+    n_missing = sum(not is_drawable(value) for value in values)
     if n_missing:
         description += f" {n_missing} values are missing or infinite and not drawn."
     return description

@@ -15,7 +15,9 @@ def load_templates(
     autoescape: bool = False,
     **options: Any,
 ) -> Environment:
-    """Load all Jinja templates in a folder; undefined names in them raise an error.
+    """Load all Jinja templates in a folder.
+
+    Rendering a template that contains an undefined name raises an error.
 
     Args:
         folder: folder within the package, such as "documents".
@@ -39,7 +41,7 @@ def load_templates(
 def render_blocks(
     templates: Environment, file: str, blocks: Iterable[Block], size: int
 ) -> list[str]:
-    """Render each block with its macro and strip blank lines around it.
+    """Render each block with the template macro for its type, and strip blank lines around it.
 
     Args:
         templates: the loaded templates.
@@ -51,6 +53,9 @@ def render_blocks(
         One text per block.
     """
     macros: Any = templates.get_template(file).module
-    texts = [getattr(macros, get_macro_name(block))(block, size) for block in blocks if block]
-    stripped_texts = [text.strip("\n") for text in texts]
-    return [text for text in stripped_texts if text]
+    texts = []
+    for block in blocks:
+        if block:
+            macro = getattr(macros, get_macro_name(block))
+            texts.append(macro(block, size).strip("\n"))
+    return [text for text in texts if text]

@@ -33,13 +33,13 @@ from hf_attnprobe.documents.token_shading import describe_highlighted_text
 
 
 MAX_LINE_WIDTH = 100
-"""Maximum length of a line in a terminal report, in characters; only tables can be wider."""
+"""Maximum length, in characters, of a line in a terminal report. Only tables can be wider."""
 
-MIN_COLUMN_GROWTH = 8
-"""Number of characters that stay reserved for each later column when a table column is widened."""
+RESERVED_COLUMN_GROWTH = 8
+"""When a table column is widened, each later column can still grow by this many characters."""
 
-MAX_UNBROKEN_WORD = 30
-"""Maximum length, in characters, of a word in a table that is never split over two lines."""
+MAX_UNBROKEN_WORD_LENGTH = 30
+"""Words in a table are not split over two lines if they have at most this many characters."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
@@ -74,7 +74,7 @@ def _render_indented_blocks(blocks: Iterable[Block], width: int, separator: str)
 
 @cache
 def _load_templates() -> Environment:
-    """Load the plain-text templates, with the functions that they call; results are cached."""
+    """Load the plain-text templates, with the functions that the templates call."""
     filters = {
         "wrap": _wrap,
         "definition_list": _format_definition_list,
@@ -98,9 +98,9 @@ def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = 
         prefix: text in front of the sentence.
         hanging_indent: spaces in front of every line except the first.
     """
-    words = " ".join(escape_control_characters(prefix + format_cell(text)).split())
+    line = " ".join(escape_control_characters(prefix + format_cell(text)).split())
     return fill(
-        words,
+        line,
         width,
         subsequent_indent=hanging_indent,
         break_long_words=False,
@@ -110,7 +110,7 @@ def _wrap(text: InlineText, width: int, prefix: str = "", hanging_indent: str = 
 
 def _wrap_next_to(label: str, text: InlineText, width: int) -> str:
     """Wrap a sentence into lines that all begin to the right of a label."""
-    lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD))
+    lines = _wrap(text, max(width - len(label), MAX_UNBROKEN_WORD_LENGTH))
     return label + indent(lines, " " * len(label)).lstrip()
 
 
@@ -119,20 +119,20 @@ def _format_definition_list(block: DefinitionList, width: int) -> str:
     label_width = 2 + max(map(len, block.definitions))
     lines = []
     for term, descriptions, _ in block.items():
-        # Only the first description has the term to its left.
-        labels = [escape_line(term), *[""] * (len(descriptions) - 1)]
-        for label, description in zip(labels, descriptions, strict=True):
+        for k, description in enumerate(descriptions):
+            # Only the first description has the term to its left.
+            label = escape_line(term) if k == 0 else ""
             lines.append(_wrap_next_to(label.ljust(label_width), description, width))
     return "\n".join(lines)
 
 
 def _format_score_table(block: ScoreTable, width: int) -> str:
     """Format a score table with the columns name, number and explanation."""
-    indents = ["    " if row.is_part else "  " for row in block.rows]
-    names = [
-        f"{spaces}{escape_line(row.name)}" for spaces, row in zip(indents, block.rows, strict=True)
-    ]
-    numbers = ["" if row.number is None else format_cell(row.number) for row in block.rows]
+    names, numbers = [], []
+    for row in block.rows:
+        indentation = "    " if row.is_part else "  "
+        names.append(f"{indentation}{escape_line(row.name)}")
+        numbers.append("" if row.number is None else format_cell(row.number))
     name_width = 2 + max(map(len, names))
     number_width = 2 + max(map(len, numbers))
     lines = []
@@ -163,23 +163,28 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
 
     Numbers are never wrapped. Texts are wrapped at spaces, and the widest column is wrapped first.
     """
-    # At its minimum width, a column fits its numbers and single words; at its maximum, all its cells.
+    # A column with its minimum width fits numbers and single words. A column with its maximum width
+    # fits whole cells.
     min_widths, max_widths = [], []
     for k, name in enumerate(table.head):
         cells = [_build_rich_text(name), *(_build_rich_text(row[k]) for row in table.rows)]
         numbers = [_build_rich_text(row[k]) for row in table.rows if is_numeric_cell(row[k])]
-        words = [Text(word[:MAX_UNBROKEN_WORD]) for cell in cells for word in cell.plain.split()]
-        min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words))]))
+        words = [word for cell in cells for word in cell.plain.split()]
+        words_or_parts = [Text(word[:MAX_UNBROKEN_WORD_LENGTH]) for word in words]
+        min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words_or_parts))]))
         max_widths.append(max(cell.cell_len for cell in cells))
     # Two spaces separate neighbouring columns.
     available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
-    # Widen the columns in order of the space that they need. What a column does not need of its
-    # share is available for the columns after it.
-    for n_before, k in enumerate(sorted(range(len(widths)), key=growth.__getitem__)):
-        n_remaining = len(widths) - n_before
-        share = max(available // n_remaining, available - MIN_COLUMN_GROWTH * (n_remaining - 1))
+    # Widen the columns that need the least space first. The space that they do not need remains
+    # available for the other columns.
+    columns_by_growth = sorted(range(len(widths)), key=lambda k: growth[k])
+    for n_widened, k in enumerate(columns_by_growth):
+        n_remaining = len(widths) - n_widened
+        share = max(
+            available // n_remaining, available - RESERVED_COLUMN_GROWTH * (n_remaining - 1)
+        )
         extra = min(growth[k], share)
         widths[k] += extra
         available -= extra

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong, UserText
 from hf_attnprobe.plots.highlighted_text import (
@@ -22,7 +21,7 @@ RANKING_TITLES = {
     "contrast": "margin over the other answer",
     "gradient": "gradient × input",
 }
-"""Title that reports display for a ranking, by the ranking's name and in the order of display."""
+"""Maps each ranking to its title in reports, in the order of display."""
 
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
@@ -31,43 +30,49 @@ RANKING_MEANINGS = {
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
     "gradient": "how strongly the output reacts to the {unit}, with attention held fixed",
 }
-"""Explanation of a ranking's scores that reports display, by the ranking's name.
+"""Maps each ranking to the explanation of its scores in a report.
 
-``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced by
-"prediction" or "answer".
+``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced
+by "prediction" or "answer".
 """
 
 N_VISIBLE_RANKINGS = 2
-"""Number of rankings per text that a page displays; the reader can open the others with a click."""
+"""Number of rankings per text that a page displays at first. Readers click to see the others."""
 
 MIN_PRINTED_WEIGHT = 0.05
-"""Attention weight from which Markdown and terminal reports print the weight after its token."""
+"""Smallest attention weight that Markdown and terminal reports print after its token."""
 
 N_PRINTED_TOKENS = 5
-"""Number of tokens with the largest scores that Markdown and terminal reports list per ranking."""
+"""Number of tokens that Markdown and terminal reports list for each ranking.
+
+These are the tokens with the largest scores.
+"""
 
 N_SHADES = 9
-"""Number of background shades for tokens: shade 9 marks the largest score of a text."""
+"""Number of background shades for tokens.
+
+Shade 9 marks the token with the largest score of a text.
+"""
 
 N_VISIBLE_TOKENS = 400
-"""Number of tokens per text that a page displays; the reader can open the others with a click."""
+"""Number of tokens per text that a page displays at first. Readers click to see the others."""
 
 MAX_PAGE_TOKENS = 600
-"""Maximum number of tokens in all example texts on a page; only the first text may be longer."""
+"""Maximum number of tokens that all example texts on a page have together.
+
+The first text is displayed even if it is longer.
+"""
 
 MAX_MENTIONED_SHARE = 0.99
-"""Limit for the proportion of attention on the displayed tokens.
-
-A report prints the proportion only if it is below this limit.
-"""
+"""A report mentions the share of attention on the displayed tokens if it is below this limit."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
 )
-"""Pattern for invisible characters that pages replace by their code points, such as ``[U+202E]``.
+"""Pattern for invisible characters. Pages display their code points instead, such as ``[U+202E]``.
 
-It matches control characters, marks that change the writing direction, and code points that UTF-8
-cannot encode.
+The pattern matches control characters, marks that change the writing direction, and code points
+that UTF-8 cannot encode.
 """
 
 
@@ -80,6 +85,7 @@ def escape_invisible(text: str) -> str:
     Args:
         text: any text; markup that is already escaped is returned unchanged.
     """
+    # Markup that is already escaped has this method.
     if hasattr(text, "__html__"):
         return text
     return INVISIBLE_CHARACTERS.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
@@ -127,7 +133,7 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
 
 
 def describe_attention_share(text: HighlightedText) -> list[str]:
-    """Describe in notes which attention is displayed, and how much of it is on the displayed tokens.
+    """Return notes on which attention is displayed, and how much is on the displayed tokens.
 
     Args:
         text: the text with its scores.
@@ -150,9 +156,12 @@ def _list_largest(text: HighlightedText, name: str) -> list[str]:
 
 
 def _mark_weights(text: HighlightedText) -> list[str]:
-    """Format the tokens as parts of a sentence, with large attention weights in bold.
+    """Format the tokens of a text, with bold type for tokens with a large attention weight.
 
-    In a pair of texts, a label in brackets precedes each text.
+    The weight follows a bold token in brackets. In a pair of texts, a label precedes each text.
+
+    Returns:
+        Parts of a sentence.
     """
     parts: list[list[str]] = []
     # In a pair of texts, segment 0 is the first text and segment 1 the second.
@@ -170,7 +179,7 @@ def _mark_weights(text: HighlightedText) -> list[str]:
 
 
 def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
-    """Concatenate lists of strings to one list, and insert a separator between two lists."""
+    """Concatenate lists of strings, with a separator between neighbouring lists."""
     spans: list[str] = []
     for k, part in enumerate(parts):
         spans += [separator, *part] if k else part
@@ -199,31 +208,34 @@ class ShadedRanking:
 
 
 def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Select the texts that fit on a page; the first text is always selected.
+    """Select the texts that fit on a page.
+
+    The first text is always selected.
 
     Args:
         texts: the texts in display order.
     """
-    # Number of tokens in all texts up to and including each text.
-    total_sizes = accumulate(len(text.tokens) for text in texts)
-    return [
-        text
-        for k, (text, total_size) in enumerate(zip(texts, total_sizes, strict=True))
-        if k == 0 or total_size <= MAX_PAGE_TOKENS
-    ]
+    fitting_texts = []
+    n_tokens = 0
+    for k, text in enumerate(texts):
+        n_tokens += len(text.tokens)
+        if k == 0 or n_tokens <= MAX_PAGE_TOKENS:
+            fitting_texts.append(text)
+    return fitting_texts
 
 
 def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
-    """List the rankings for which any text has scores; rankings with a title come first.
+    """List the rankings for which any text has scores.
+
+    Rankings with a title come first.
 
     Args:
         texts: texts with their scores.
     """
     names = dict.fromkeys(name for text in texts for name in text.scores)
-    return [
-        *(name for name in RANKING_TITLES if name in names),
-        *(name for name in names if name not in RANKING_TITLES),
-    ]
+    names_with_title = [name for name in RANKING_TITLES if name in names]
+    names_without_title = [name for name in names if name not in RANKING_TITLES]
+    return names_with_title + names_without_title
 
 
 def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
@@ -296,7 +308,9 @@ def _shade_tokens(
 
 
 def _compute_shade(score: float, largest: float) -> int:
-    """Compute the shade of a token, from 0 (no shade) to 9, in proportion to its absolute score.
+    """Compute the shade of a token from its score.
+
+    The shade is a number from 0 (no shade) to 9, in proportion to the absolute score.
 
     Args:
         score: the token's score; NaN gets no shade.

@@ -22,20 +22,23 @@ Search
     All other results are lower bounds. For a linear read-out, the paper's gradient search
     (``functional/search.py``) is available on request.
 
-    For Transformer heads, candidates are computed from the model linearised in its attention and
-    checked by running the model. The most distant candidate is tried first; for most heads it keeps
-    the output, and nothing can be further away. The paper's search through the model is available
-    on request (``n_steps``). By default it is skipped, because 5 starts of 500 steps per head and
-    text would take days for a small BERT and 200 sentences (an estimate).
+    For Transformer heads, the model is approximated by a linear function of its attention. This
+    gives candidates, which are checked by running the model. The most distant attention is tried
+    first. For most heads, it keeps the output, so no further search is needed.
+
+    The paper's search through the model is available on request (``n_steps``). By default it is
+    skipped, because it needs 5 starts of 500 steps for each head and text. For a small BERT and 200
+    sentences, this would take days (an estimate).
 
     Models for text pairs have one head with one query and a non-linear read-out. The test first
     tries attention on two of the least attended tokens, and then runs the paper's search from
     random starts and from the best candidate.
 
 Interpretation
-    Compare with ``largest_jsd``, the divergence of the most distant attention with any output. At a
-    share of 0, the output determines the weights; at 1, it does not constrain them at all. Because
-    a search gives a lower bound, only an upper bound can show that the weights are determined.
+    Compare with ``largest_jsd``, the divergence of the most distant attention with any output. If
+    the ε-max JSD is a share of 0 of it, the output determines the weights. At a share of 1, the
+    output does not constrain them at all. A search only gives a lower bound, so only an upper bound
+    can show that the output determines the weights.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -75,32 +78,29 @@ from hf_attnprobe.protocol import (
 
 
 EPSILONS = (0.01, 0.05)
-"""Default limits ε on the output change, as total variation distances. Jain & Wallace 2019 name
-these values for classification (0.01) and question answering (0.05); their code evaluates at
-0.05."""
-FRONTIER_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""Default limits ε on the output change at which the exact method computes the largest divergence.
-Together, the results form a curve of divergence against ε."""
+"""Default limits ε on the output change, measured by the total variation distance. Jain & Wallace
+2019 name 0.01 for classification and 0.05 for question answering."""
+CURVE_EPSILONS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""Default limits ε on the output change for the exact method. It computes the largest divergence
+for each limit, so the results form a curve of divergence against ε."""
 PAPER_EPSILON = 0.01
-"""Output change at which the search for different attention in Jain & Wallace 2019 aims. The
-attention that it finds is then tested against every limit ε."""
+"""Output change ε that Jain & Wallace 2019 aim at in their search for different attention."""
 PAPER_STEPS = 500
-"""Number of steps of the Adam optimizer in the search for different attention in Jain & Wallace
-2019."""
-NOISE_STREAM = 1
-"""Index of the random number stream from which the search for different attention draws its
-starting points."""
+"""Number of optimizer steps in the search for different attention in Jain & Wallace 2019."""
+STARTING_POINT_STREAM = 1
+"""Index of the random number stream that draws starting points for the search for different
+attention."""
 SMALLEST_START_WEIGHT = 1e-4
-"""Smallest attention weight at the start of the search for different attention. The search uses the
-logarithms of the weights and cannot represent a weight of 0."""
-SMALLEST_MASS = 1e-30
-"""Lower limit for the sum by which a row of attention weights is normalised, which avoids a
+"""Smallest attention weight in a starting point of the search for different attention. Smaller
+weights are raised to this value, because the search uses logarithms and ln 0 is infinite."""
+SMALLEST_DIVISOR = 1e-30
+"""Smallest number by which attention weights are divided when they are normalised. It avoids a
 division by 0."""
-SEARCH_TARGET = 0.995
-"""Share of the allowed output change ε at which the search for different attention aims. It is
-below 1 because the last step can exceed the target slightly."""
+SEARCH_TARGET_SHARE = 0.995
+"""Share of the allowed output change ε that the search for different attention aims at. It is
+slightly below 1, because the last step of the search can go too far."""
 JSD_ROUNDING = 1e-6
-"""Largest rounding error, in nats, of a Jensen-Shannon divergence that is computed in float32."""
+"""Largest rounding error of a Jensen-Shannon divergence in float32, in nats."""
 
 READINGS: TestReadings = {
     "epsilon_max_jsd": (
@@ -176,9 +176,8 @@ def _check_method(observation: Observation, options: Adversarial) -> None:
     is_binary = token_logits is not None and token_logits.shape[-1] == 2
     if options.method == "exact" and not is_binary:
         raise AttnProbeError(
-            "method='exact' needs a binary linear read-out (two labels, logit = Σ a_t u_t), which "
-            "this model does not have; use method='search', or method='auto', which computes "
-            "bounds for linear read-outs of more labels"
+            "method='exact' only works for models with two classes and a linear read-out "
+            "(logit = Σ a_t u_t). Use method='auto' or method='search' for this model."
         )
 
 
@@ -219,7 +218,7 @@ def adversarial(
     use_exact = is_binary and options.method != "search" and not site.is_group
     epsilons = options.epsilons
     if epsilons is None:
-        epsilons = FRONTIER_EPSILONS if use_exact else EPSILONS
+        epsilons = CURVE_EPSILONS if use_exact else EPSILONS
     if site.is_group or token_logits is None:
         default_steps = PAPER_STEPS if has_one_row(observation, site) else 0
         settings = _build_search(options, seed, default_steps)
@@ -255,15 +254,16 @@ def _build_search(options: Adversarial, seed: int, default_steps: int) -> Search
 def _reduce_to_head(observation: Observation, site: Site) -> Site:
     """Return the head in a group that contains only one head; return any other site unchanged."""
     if site.is_group:
-        heads_by_layer = observation.model.get_heads_by_layer(site)
-        heads = [Site(layer, head) for layer in heads_by_layer for head in heads_by_layer[layer]]
+        heads = []
+        for layer, layer_heads in observation.model.get_heads_by_layer(site).items():
+            heads += [Site(layer, head) for head in layer_heads]
         if len(heads) == 1:
             return heads[0]._replace(query=site.query)
     return site
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
-    """Return whether the model has only one head, which has only one attention row (query).
+    """Return whether the model has a single head with a single attention row (query).
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -293,7 +293,7 @@ def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor
 def add_query_axis(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
-    """Return attention by ε, with an axis of size 1 for the query.
+    """Add an axis for the query to the attention for each ε.
 
     Args:
         epsilons: Allowed output changes.
@@ -305,8 +305,10 @@ def add_query_axis(
     return {epsilon: weights[:, None] for epsilon, weights in zip(epsilons, attention, strict=True)}
 
 
-def find_counted_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """Return the query rows whose attention is replaced, and over which results are averaged.
+def find_replaced_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
+    """Return the query rows whose attention is replaced in a layer.
+
+    Divergences are averaged over these rows.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -332,7 +334,7 @@ def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed
     for row, example_id in enumerate(example_ids):
         queries = is_visible[row].any(1)
         keys = is_visible[row].any(0)
-        generator = create_random_generator(seed, int(example_id), NOISE_STREAM)
+        generator = create_random_generator(seed, int(example_id), STARTING_POINT_STREAM)
         # Only positions without padding are drawn, so that padding does not change the numbers.
         shape = (n_starts, queries.sum(), keys.sum())
         positions = (slice(None), *np.ix_(queries, keys))
@@ -349,7 +351,8 @@ class FarthestSearch:
     Attributes:
         original: The model's attention, ``[batch, rows, keys]``.
         visible: Keys that a row can attend to, bool ``[batch, rows, keys]``.
-        counted: Rows that are moved and averaged over, bool ``[batch, rows]``.
+        replaced_rows: Rows whose attention is replaced, bool ``[batch, rows]``. Divergences are
+            averaged over these rows.
         largest: Divergence of the most distant attention with any output, ``[batch]``.
         jsd: Divergence of the most distant attention found, ``[batch]`` by ε.
         attention: Most distant attention found, ``[batch, rows, keys]`` by ε. Empty for head
@@ -359,15 +362,15 @@ class FarthestSearch:
     def __init__(self, observation: Observation, site: Site, epsilons: Sequence[float]) -> None:
         self.observation, self.site = observation, site
         model = observation.model
-        visible, counted = [], []
+        visible, replaced_rows = [], []
         for layer, heads in model.get_heads_by_layer(site).items():
             layer_visible = model.get_visible_keys(observation, layer)
-            layer_counted = find_counted_rows(observation, layer, site.query)
+            layer_replaced_rows = find_replaced_rows(observation, layer, site.query)
             visible.append(layer_visible.repeat(1, len(heads), 1))
-            counted.append(layer_counted.repeat(1, len(heads)))
+            replaced_rows.append(layer_replaced_rows.repeat(1, len(heads)))
         self.original = self._stack_rows(observation.attention)
         self.visible = torch.cat(visible, dim=1)
-        self.counted = torch.cat(counted, dim=1)
+        self.replaced_rows = torch.cat(replaced_rows, dim=1)
         self.largest = self._average_rows(largest_jsd(self.original, self.visible))
         self.jsd = dict.fromkeys(epsilons, torch.zeros_like(self.largest))
         self.attention: dict[float, Tensor] = {}
@@ -381,15 +384,16 @@ class FarthestSearch:
         return torch.cat(rows, dim=1)
 
     def _average_rows(self, values: Tensor) -> Tensor:
-        """Return the mean over the counted rows, ``[..., batch, rows] -> [..., batch]``."""
-        weights = self.counted.to(values.dtype)
+        """Return the mean over the replaced rows, ``[..., batch, rows] -> [..., batch]``."""
+        weights = self.replaced_rows.to(values.dtype)
         return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
 
     def replay(self, rows: Tensor) -> Tensor:
-        """Return the probabilities with the attention in all rows replaced.
+        """Run the model with other attention and return the probabilities.
 
         Args:
-            rows: Attention ``[copies, batch, rows, keys]``.
+            rows: New attention ``[copies, batch, rows, keys]`` for all query rows in the site's
+                heads, one layer after the other.
 
         Returns:
             Probabilities ``[copies, batch, classes]``.
@@ -433,9 +437,9 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether the limit ε on the output change excludes no attention in any text.
+        """Return whether any attention is allowed in all texts, because the limit ε is so large.
 
-        This is the case if the largest divergence within ε equals the largest possible divergence.
+        The limit has no effect if the largest divergence within ε equals the largest possible one.
 
         Args:
             epsilon: Allowed output change.
@@ -446,14 +450,15 @@ class FarthestSearch:
     def generate_candidates(self) -> Iterator[Tensor]:
         """Yield candidate attention that is computed from the gradient of the output.
 
-        Each candidate is ``[batch, rows, keys]``. Rows that are not counted keep their attention.
+        Each candidate is ``[batch, rows, keys]``. All rows except :attr:`replaced_rows` keep their
+        original attention.
         """
         gradient = self._stack_rows(self.observation.attention_gradient)
-        movable = self.visible & self.counted[..., None]
+        movable = self.visible & self.replaced_rows[..., None]
         return generate_steered_candidates(self.original, gradient, movable)
 
     def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
-        """Search for attention that differs most from the original, for a single head.
+        """Search for the most distant attention of a single head.
 
         This is the gradient search in Jain & Wallace 2019 (Algorithm 3).
 
@@ -466,8 +471,8 @@ class FarthestSearch:
         Returns:
             Attention ``[copies, batch, queries, keys]``.
         """
-        fixed, mass = split_fixed_weights(self.original, self.visible)
-        original_shares = (self.original - fixed) / mass.clamp_min(SMALLEST_MASS)
+        fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
+        original_shares = (self.original - fixed_weights) / movable_sum.clamp_min(SMALLEST_DIVISOR)
         movable_shares = search_adversarial_attention(
             start.flatten(1, 2),
             original_shares.flatten(0, 1),
@@ -476,7 +481,7 @@ class FarthestSearch:
             epsilon=epsilon,
             n_steps=n_steps,
         )
-        return movable_shares.unflatten(1, self.original.shape[:2]) * mass + fixed
+        return movable_shares.unflatten(1, self.original.shape[:2]) * movable_sum + fixed_weights
 
     def draw_starts(self, settings: SearchSettings) -> Tensor:
         """Draw random attention logits at which searches start.
@@ -504,12 +509,12 @@ class FarthestSearch:
             Output changes ``[copies, batch · queries]``, which are equal for all queries in a text,
             and gradients ``[copies, batch · queries, keys]``.
         """
-        fixed, mass = split_fixed_weights(self.original, self.visible)
+        fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
         n_queries = self.original.shape[1]
         movable_shares = candidates.unflatten(1, self.original.shape[:2])
         with torch.enable_grad():
             movable_shares = movable_shares.detach().requires_grad_()
-            probs = self.replay(movable_shares * mass + fixed)
+            probs = self.replay(movable_shares * movable_sum + fixed_weights)
             output_change = tvd(probs, self.observation.probs)
             (gradient,) = torch.autograd.grad(output_change.sum(), movable_shares)
         # [copies, batch, queries]
@@ -601,7 +606,7 @@ def search_linear(
     epsilons: Sequence[float],
     settings: SearchSettings,
 ) -> AdversarialResult:
-    """Search for attention that differs most from the original, with a linear read-out.
+    """Search for distant attention in a model with a linear read-out.
 
     This is the gradient search in Jain & Wallace 2019, which starts from random attention. It can
     miss the largest divergence, so its results are lower bounds.
@@ -668,11 +673,11 @@ def search_model(
         _search_single_row(farthest, most_distant, settings)
         return farthest.result
     if settings.n_steps:
-        is_moved = farthest.counted[..., None]
+        is_replaced = farthest.replaced_rows[..., None]
         for epsilon in epsilons:
             start = farthest.draw_starts(settings)
             attention = farthest.search(start, farthest.measure_distance, epsilon, settings.n_steps)
-            farthest.add_candidates(torch.where(is_moved, attention, farthest.original))
+            farthest.add_candidates(torch.where(is_replaced, attention, farthest.original))
     return farthest.result
 
 
@@ -704,6 +709,6 @@ def _search_single_row(
         guided_starts = torch.stack([best, most_distant]).clamp_min(SMALLEST_START_WEIGHT).log()
         for start in (farthest.draw_starts(settings), guided_starts):
             candidates = farthest.search(
-                start, farthest.measure_distance, SEARCH_TARGET * epsilon, settings.n_steps
+                start, farthest.measure_distance, SEARCH_TARGET_SHARE * epsilon, settings.n_steps
             )
             farthest.add_candidates(candidates)

@@ -20,13 +20,17 @@ Interpretation
     (ln 2): the shares are on different tokens.
 
 Integrated gradients
-    By default they flow through the attention, so that their sum over all tokens is the output
-    change from zero embeddings. ``integrated_gap`` is the error in this sum. It is large if a norm
-    stretches tiny embeddings to full size, as in models without position embeddings: the output
-    then jumps near zero embeddings, and additional integration points do not resolve the jump. In
-    the paper's released code, no gradient flows through the attention, which is computed anew at
-    each point (the trapezoidal rule with 50 points). ``attention=held`` does the same with
-    Gauss-Legendre points.
+    By default, the gradients flow through the attention. The sum over all tokens then equals the
+    difference between the output and the output for zero embeddings. ``integrated_gap`` is the
+    error in this sum.
+
+    The error is large if the output jumps near zero embeddings. This happens if a normalisation
+    layer stretches tiny embeddings to full size, as in models without position embeddings.
+    Additional integration points do not resolve the jump.
+
+    In the paper's released code, no gradient flows through the attention. It is recomputed at each
+    of 50 points of the trapezoidal rule. ``attention=held`` does the same with Gauss-Legendre
+    points.
 """
 
 from dataclasses import dataclass
@@ -48,13 +52,14 @@ from hf_attnprobe.protocol import (
 )
 
 
-COMPARED_PAIRS = (
+COMPARED_SCORE_PAIRS = (
     ("attention", "gradient"),
     ("attention", "integrated"),
     ("gradient", "integrated"),
 )
-"""Pairs of token scores that are compared: attention weights, gradient × input, and integrated
-gradients. Statistics are named after a pair, such as ``attention_gradient_pearson``."""
+"""Pairs of token scores whose agreement is measured: attention weights, gradient × input, and
+integrated gradients. For example, ``attention_gradient_pearson`` is a statistic for the first
+pair."""
 READINGS = {
     "attention_gradient_pearson": (
         "the shares of attention and of |gradient × input| have a Pearson correlation of "
@@ -146,7 +151,7 @@ def attribution_agreement(
         "integrated": _compute_shares(integrated.abs(), content),
     }
     statistics = {}
-    for first, second in COMPARED_PAIRS:
+    for first, second in COMPARED_SCORE_PAIRS:
         correlation = pearson(shares[first], shares[second], content)
         statistics[f"{first}_{second}_pearson"] = correlation
         statistics[f"{first}_{second}_jsd"] = jsd(shares[first], shares[second])

@@ -11,18 +11,24 @@ Measure
     from the input.
 
 Weighted agreement
-    Gini correlation between attention and (b): each pair of tokens is weighted by their difference
-    in effect (see ``functional/rank.py``). If one token decides, the order of the others is noise
-    and has no weight. Precision: take the most important tokens that together carry half of the
-    importance, and equally many tokens with the most attention. Precision is the share of the
-    former among the latter.
+    Two statistics give more weight to important tokens.
+
+    - Gini correlation between attention and (b): each pair of tokens is weighted by their
+      difference in effect (see ``functional/rank.py``). For example, if a single token decides, the
+      order of the other tokens does not matter.
+    - Precision: the fewest tokens that together have half of the total importance are the important
+      tokens. Precision is their share among equally many tokens with the most attention.
 
 Top-k sets
-    Share of one ranking's top k tokens that are also among the other's top k tokens, and Kendall's
-    τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al. 2003 for p = ½.
-    The chance level of the overlap in a text with T tokens is k / T. Both are NaN in texts with at
-    most k tokens. If tokens tie for rank k, the overlap is averaged over all random choices between
-    them; for τ, all tied tokens belong to the set.
+    Two statistics only compare the top k tokens of two rankings.
+
+    - Overlap: the share of tokens that are in the top k of both rankings. Random orders of T tokens
+      have an expected overlap of k / T. If tokens tie for rank k, the overlap is averaged over all
+      choices between them.
+    - Kendall's τ on the union of both sets, 1 − 2K / pairs, with the distance K of Fagin et al.
+      2003 for p = ½. If tokens tie for rank k, all of them belong to the set.
+
+    Both are NaN in texts with at most k tokens.
 
 Baseline
     τ-b between (a) and (b), which is the agreement between two importance measures that do not use
@@ -30,17 +36,18 @@ Baseline
     than attention does with either (Figures 3 and 4 of the paper).
 
 Interpretation
-    1 is the same order, 0 are unrelated orders, −1 is the reverse order. An agreement is
-    significant if τ > 0 and its two-sided p ≤ .05. The paper also counts τ < 0. An undefined τ is
-    not significant. ``significant_by_chance`` is the probability that a random order is
-    significant: 0 in texts with up to 4 tokens, 2.5% in long texts.
+    1 is the same order, 0 are unrelated orders, and −1 is the reverse order.
+
+    An agreement is significant if τ > 0 and its two-sided p ≤ .05. (The paper also counts τ < 0.)
+    An undefined τ is not significant. ``significant_by_chance`` is the probability that a random
+    order is significant. It is 0 in texts with up to 4 tokens, and 2.5% in long texts.
 
 Ties
     Values that differ only by rounding are ties. The rounding error of attention and gradients is
-    proportional to each value. Leave-one-out is a difference between two outputs, so its error is
-    proportional to 1 − p, with the predicted class's probability p. In float32, tokens whose
-    effects on the logits differ by less than about 3e-5 share a rank; in float64 such effects can
-    be distinguished.
+    proportional to each value. Leave-one-out is a difference between two outputs, so its rounding
+    error is proportional to 1 − p, with the predicted class's probability p. In float32, tokens
+    share a rank if their effects on the logits differ by less than about 3e-5. Float64 can
+    distinguish such effects.
 """
 
 from collections import defaultdict
@@ -74,24 +81,23 @@ from hf_attnprobe.protocol import (
 
 
 TAU_SIGNIFICANCE_LEVEL = 0.05
-"""Largest p-value at which a rank correlation (Kendall's τ) counts as significant, as in Jain &
-Wallace 2019."""
-ROUNDING_STEPS = 256
-"""Largest relative difference between two values that count as tied, in multiples of the data
-type's machine precision (``torch.finfo(dtype).eps``)."""
-LARGEST_TOLERANCE = 0.01
-"""Upper limit for the relative difference between two values that count as tied. It only takes
-effect for 16-bit data types, whose precision is low."""
+"""Significance level for rank correlations (Kendall's τ), as in Jain & Wallace 2019."""
+TIE_ROUNDING_STEPS = 256
+"""Two values are tied if they differ by at most this number of rounding steps. A rounding step is
+the machine precision, ``torch.finfo(dtype).eps``, times the value."""
+MAX_TIE_TOLERANCE = 0.01
+"""Largest relative difference between two tied values. This limit is only reached by 16-bit data
+types, which have large rounding steps."""
 RANKING_PAIR_INDICES = ((0, 1), (0, 2), (1, 2))
 """Index pairs of the rankings that are compared with each other. Index 0 is the ranking by
 attention, 1 by gradients, and 2 by leave-one-out."""
-PAIR_NAMES = (
+RANKING_PAIR_NAMES = (
     "attention_gradient",
     "attention_leave_one_out",
     "gradient_leave_one_out",
 )
-"""Names of the pairs in :data:`RANKING_PAIR_INDICES`. Statistic names start with them, for example
-``attention_gradient_tau``."""
+"""Names of the ranking pairs, in the order of :data:`RANKING_PAIR_INDICES`. The names of statistics
+start with them, for example ``attention_gradient_tau``."""
 
 READINGS: TestReadings = {
     "attention_gradient_tau": (
@@ -336,7 +342,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
             values = measure(first_ranks, second_ranks, mask, k)
             values = values.unflatten(0, (-1, len(RANKING_PAIR_INDICES)))
             values = values.masked_fill(is_too_short[:, None], torch.nan)
-            for pair_name, pair_values in zip(PAIR_NAMES, values.unbind(1), strict=True):
+            for pair_name, pair_values in zip(RANKING_PAIR_NAMES, values.unbind(1), strict=True):
                 statistics[f"{pair_name}_top_{measure_name}"][k] = pair_values
     return statistics
 
@@ -354,7 +360,7 @@ def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0)
     Returns:
         Dense ranks ``[..., keys]``.
     """
-    tolerance = min(ROUNDING_STEPS * torch.finfo(values.dtype).eps, LARGEST_TOLERANCE)
+    tolerance = min(TIE_ROUNDING_STEPS * torch.finfo(values.dtype).eps, MAX_TIE_TOLERANCE)
     return dense_rank(values, content, rtol=tolerance, atol=tolerance * scale)
 
 

@@ -8,40 +8,45 @@ Question
 Measure
     An erased weight is set to 0, and the remaining weights are divided by their sum.
 
-    Single weights: how much further the output moves (Jensen-Shannon divergence, nats) without the
-    largest weight than without a randomly drawn one, and which of the two flips the decision.
-
-    Sets of weights: weights are erased in ranking order until the decision flips. The test reports
-    the share of the tokens that have been erased at that step, and their attention.
+    - Single weights: the largest weight is compared with a random other weight. The test reports
+      which of the two changes the output more when it is erased (Jensen-Shannon divergence, in
+      nats), and which of the two flips the decision.
+    - Sets of weights: weights are erased in ranking order until the decision flips. The test
+      reports the share of the tokens that have been erased at that step, and their attention.
 
 Compared rankings
-    Attention, random orders, the gradient with respect to the weights, attention × gradient,
-    leave-one-out, and gradient × input. Single Transformer heads also have effective attention and
-    norm-based attention. Layers and all heads together also have attention rollout, and all heads
-    together have the attention of the last layer.
+    - Always: attention, random orders, the gradient with respect to the weights, attention ×
+      gradient, leave-one-out, and gradient × input.
+    - For single Transformer heads: also effective attention and norm-based attention.
+    - For a layer or for all heads together: also attention rollout.
+    - For all heads together: also the attention of the last layer.
 
 Margin
-    After the tokens on which a decision depends have been erased, noise in the other tokens
-    determines when it flips. The test therefore also reports when each order has removed nine
-    tenths of a margin, the log-odds between the predicted class and another class. The statistics
-    ``fraction_to_lose_lead`` and ``lead_is_lost`` call a margin the lead.
+    When all important tokens have been erased, noise in the other tokens determines when the
+    decision flips. The test therefore also reports when an order has removed nine tenths of a
+    margin. A margin is the log-odds between the predicted class and another class. The statistics
+    ``fraction_to_lose_lead`` and ``lead_is_lost`` call it the lead.
 
 Exact statistics
     With a linear read-out, the smallest set of weights that flips the decision is known. The test
-    reports how many weights every ranking erases in addition to it, and the position of the ranking
-    between a random order (0) and this set (1). For two classes, attention × gradient is
-    proportional to the token margins that determine this set, up to the bias.
+    reports how many more weights each ranking erases than this set contains. It also reports the
+    position of the ranking between a random order (0) and the smallest set (1).
+
+    The smallest set is determined by the token margins. For two classes, they are proportional to
+    attention × gradient, up to the bias.
 
 Compared texts
-    All orders are compared on the texts that some set of weights flips (without a linear read-out:
-    that some tested order flips). In these texts, an order that never flips the decision counts as
-    all tokens and all of their attention. The paper omits such texts for each ranking separately,
-    which favours rankings that fail on difficult texts.
+    All orders are compared on the same texts: those in which some set of weights flips the
+    decision. (Without a linear read-out, only the tested orders are known.) In these texts, an
+    order that never flips the decision counts as all tokens and all of their attention.
+
+    The paper omits such texts for each ranking separately. This favours rankings that fail on
+    difficult texts.
 
 Explained class
-    With a target class, the decision is for or against this class, and the tokens that support the
-    predicted side are erased first. If the model has more than two classes, the smallest set is
-    then not known, because the target has to overtake all other classes at once.
+    With a target class, the decision is for or against this class. The tokens that support the
+    predicted side are erased first. If the model has more than two classes, the smallest set is not
+    known for a target class, because the target must overtake all other classes at once.
 
 Interpretation
     Attention is not an ideal ranking if another ranking flips the decision with fewer tokens. After
@@ -80,10 +85,10 @@ from hf_attnprobe.functional.erasure import (
     FlipSet,
     compute_removal_order,
     count_removals_to_flip,
-    count_unflipped_as_all,
     erase_each_weight,
     find_minimal_flip_set,
     normalise_removals,
+    replace_unflipped_counts,
 )
 from hf_attnprobe.functional.intervention import (
     draw_index,
@@ -106,23 +111,23 @@ ERASURE_RANKINGS = (
     "leave_one_out",
     "input_gradient",
 )
-"""Names of the rankings in whose order attention weights are erased, most important first. All
-models have them."""
+"""Names of the rankings by which attention weights are erased in every model, most important weight
+first."""
 REVERSIBLE_RANKINGS = ("attention", "gradient", "product")
-"""Names of the rankings that are also applied in reverse, least important weight first, for example
-as ``least_attention``. They come from Serrano & Smith 2019."""
+"""Names of the rankings that are also used in reverse order, least important weight first. For
+example, the reverse of ``attention`` is called ``least_attention``."""
 SINGLE_HEAD_RANKINGS = ("effective_attention", "norm_based")
-"""Names of additional rankings for single Transformer heads. They take into account the value
-vectors that the attention weights multiply."""
+"""Names of the rankings that are only available for single heads in Transformers. They take the
+value vectors into account."""
 ERASURE_SEED_OFFSET = 1 << 40
-"""Number that is added to the seed when random erasure orders are drawn, so that they differ from
+"""Number that is added to the seed for random erasure orders. Otherwise, these orders would equal
 the shuffles in the test ``permutation``."""
-COPIES_PER_REPLAY = 32
-"""Largest number of edited attention maps in one forward pass, counted over all copies of a batch
-and all layers. It limits the memory."""
-REMAINING_MARGIN = 0.1
-"""Share of the original margin that is left when the evidence for a decision counts as erased. The
-margin is the log-odds between the predicted class and another class."""
+MAX_EDITED_LAYERS_PER_PASS = 32
+"""Largest number of layers whose attention is edited in one forward pass, summed over all copies of
+the batch. It limits the memory."""
+REMAINING_MARGIN_SHARE = 0.1
+"""Share of the original margin at which the evidence for a decision counts as erased. The margin is
+the predicted class's logit minus the logit of another class."""
 
 READINGS: TestReadings = {
     "delta_js": (
@@ -359,7 +364,7 @@ def erasure(
     can_flip = ~fewest_removals.isnan()
     cannot_flip = (~can_flip).double().masked_fill(n_tokens < 2, torch.nan)
     never_flips = n_removed.isnan().double().masked_fill(~can_flip, torch.nan)
-    order_counts = count_unflipped_as_all(n_removed, n_tokens, can_flip)
+    order_counts = replace_unflipped_counts(n_removed, n_tokens, can_flip)
     counts = group_by_ranking(order_counts)
     positions = {
         name: normalise_removals(counts[name], counts["random"], fewest_removals)
@@ -511,7 +516,7 @@ def _count_removals_by_replay(
     n_tokens = content.sum(-1)
     steps = torch.arange(1, int(n_tokens.max()) + 1, device=content.device)
     counts = steps[:, None].expand(-1, len(content))
-    tie_factors = _compute_tie_factors(observation)
+    margin_factors = _compute_margin_factors(observation)
 
     def detect_events(is_erased: Tensor) -> Tensor:
         probs = predict_without_weights(
@@ -519,7 +524,7 @@ def _count_removals_by_replay(
         )
         is_defined = ~probs.isnan().any(-1)
         flips = observation.find_flips(probs) & is_defined
-        loses_margin = observation.find_flips(probs * tie_factors) & is_defined
+        loses_margin = observation.find_flips(probs * margin_factors) & is_defined
         return torch.stack([flips, loses_margin])
 
     turns = order.argsort(-1)
@@ -537,9 +542,9 @@ def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -
     """Sum the attention on each order's first ``n_removed`` tokens, ``[orders, batch]``."""
     ordered_attention = attention.double().expand(order.shape).gather(-1, order)
     turns = torch.arange(order.shape[-1], device=order.device)
-    # The sum includes the tokens whose turn to be erased comes before turn `n_removed`.
     is_erased = turns < n_removed[..., None]
-    return (ordered_attention * is_erased).sum(-1).masked_fill(n_removed.isnan(), torch.nan)
+    erased_attention = (ordered_attention * is_erased).sum(-1)
+    return erased_attention.masked_fill(n_removed.isnan(), torch.nan)
 
 
 def _compute_exact_statistics(
@@ -596,7 +601,7 @@ def _measure_margin_loss(
     token_logits = observation.token_logits
     if token_logits is not None:
         logits = (attention[..., None] * token_logits).sum(1, keepdim=True)
-        raised_logits = token_logits.double() + _compute_tie_offsets(logits.double())
+        raised_logits = token_logits.double() + _compute_margin_offsets(logits.double())
         margin_removals = count_removals_to_flip(attention, raised_logits, content, order)
         fewest_removals = find_minimal_flip_set(attention, raised_logits, content).size
     else:
@@ -606,7 +611,7 @@ def _measure_margin_loss(
         observation, site, attention, order, margin_removals, fewest_removals
     )
     n_tokens = content.sum(-1)
-    counts = count_unflipped_as_all(margin_removals, n_tokens, ~fewest_removals.isnan())
+    counts = replace_unflipped_counts(margin_removals, n_tokens, ~fewest_removals.isnan())
     counts_by_ranking = group_by_ranking(counts) | {"best": fewest_removals}
     return {name: count / n_tokens for name, count in counts_by_ranking.items()}
 
@@ -647,7 +652,7 @@ def _count_last_removals(
     decisions = prediction.decide(observation.probs)
     margin = prediction.compute_decision_margins(observation.probs, decisions)
     margin_without_attention = prediction.compute_decision_margins(probs, decisions)
-    is_lost = has_zeros & (margin_without_attention <= REMAINING_MARGIN * margin)
+    is_lost = has_zeros & (margin_without_attention <= REMAINING_MARGIN_SHARE * margin)
     turns = order.argsort(-1)
     last_positive_turn = turns.masked_fill(~is_positive, -1).amax(-1)
     n_until_empty = (last_positive_turn + 1).double()
@@ -658,12 +663,12 @@ def _count_last_removals(
     )
 
 
-def _compute_tie_offsets(logits: Tensor) -> Tensor:
-    """Return logit offsets with which a decision flips when only a tenth of its margin is left.
+def _compute_margin_offsets(logits: Tensor) -> Tensor:
+    """Return logit offsets that make the decision flip earlier, at a tenth of its margin.
 
-    The margin of a class c is max_k logit_k − logit_c. The offset for this class is a tenth of its
-    margin. If the offsets are added to the logits, class c overtakes the predicted class as soon as
-    nine tenths of the margin are lost.
+    The margin of a class is the largest logit minus the logit of this class. The offset is a tenth
+    of the margin. After it is added to the logit, the decision flips as soon as only a tenth of the
+    original margin is left.
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -671,14 +676,14 @@ def _compute_tie_offsets(logits: Tensor) -> Tensor:
     Returns:
         Offsets ``[..., classes]``; 0 for the predicted class.
     """
-    return REMAINING_MARGIN * (logits.amax(-1, keepdim=True) - logits)
+    return REMAINING_MARGIN_SHARE * (logits.amax(-1, keepdim=True) - logits)
 
 
-def _compute_tie_factors(observation: Observation) -> Tensor:
-    """Return probability factors with which a decision flips at a tenth of its margin.
+def _compute_margin_factors(observation: Observation) -> Tensor:
+    """Return probability factors that make the decision flip earlier, at a tenth of its margin.
 
-    This is :func:`_compute_tie_offsets` for probabilities. If the probabilities are multiplied by
-    these factors, the decision flips when nine tenths of the original margin are lost.
+    After the probabilities are multiplied by these factors, the decision flips as soon as only a
+    tenth of the original margin is left. :func:`_compute_margin_offsets` does the same for logits.
 
     Returns:
         Factors ``[batch, entries]``; 1 for the predicted outcome.
@@ -689,11 +694,11 @@ def _compute_tie_factors(observation: Observation) -> Tensor:
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    # Probabilities below the machine precision count as equal to it, which limits the log-odds (to
-    # 36 in float64).
-    precision = torch.finfo(probs.dtype).eps
-    log_probs = probs.clamp_min(precision).log().unflatten(-1, (-1, n_outcomes))
-    return _compute_tie_offsets(log_probs).exp().flatten(-2)
+    # Smaller probabilities are replaced by the machine precision. This limits the log-odds, to 36
+    # in float64.
+    smallest_prob = torch.finfo(probs.dtype).eps
+    log_probs = probs.clamp_min(smallest_prob).log().unflatten(-1, (-1, n_outcomes))
+    return _compute_margin_offsets(log_probs).exp().flatten(-2)
 
 
 # --- Predictions without some weights --------------------------------------------------------
@@ -724,7 +729,7 @@ def predict_without_weights(
         Probabilities ``[copies, batch, classes]``.
     """
     n_layers = len(observation.model.get_heads_by_layer(site))
-    chunks = is_erased.split(max(1, COPIES_PER_REPLAY // n_layers))
+    chunks = is_erased.split(max(1, MAX_EDITED_LAYERS_PER_PASS // n_layers))
     replay = partial(_replay_without_weights, observation, site, renormalise)
     probs = torch.cat([*map(replay, chunks)])
     if all_zero:
@@ -760,9 +765,9 @@ def _replay_without_weights(
 
 # --- Erasure of a single weight (Serrano & Smith 2019, Section 4.2) --------------------------
 
-COMPARISON_STREAM = 3
-"""Index of the random number stream that draws, for each text, another attention weight with which
-the largest weight is compared."""
+OTHER_WEIGHT_STREAM = 3
+"""Index of the random number stream that draws another attention weight in each text. Its effect is
+compared with the effect of the largest weight."""
 
 
 def draw_other_positions(
@@ -793,7 +798,7 @@ def draw_other_positions(
         if len(positions) < 2:
             continue
         candidates = positions[1:] if draw == "released" else positions[positions != top[row]]
-        index = draw_index(seed, int(example_id), COMPARISON_STREAM, len(candidates))
+        index = draw_index(seed, int(example_id), OTHER_WEIGHT_STREAM, len(candidates))
         drawn_positions[row] = candidates[index]
     return drawn_positions
 
@@ -858,7 +863,7 @@ def _mask_undefined(statistics: dict[str, Tensor], is_defined: Tensor) -> dict[s
 
 
 def _compare_output_changes(observation: Observation, probs: Tensor) -> Tensor:
-    """Compare the output change without the largest weight to that without a random weight.
+    """Compare the effects of the largest weight and of a random other weight on the output.
 
     Args:
         observation: Model outputs and attention for a batch.

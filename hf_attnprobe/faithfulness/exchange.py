@@ -208,9 +208,7 @@ def exchange(
         exchange_mass=mass,
         exchange_mass_by_chance=mass_by_chance,
         largest_exchange=largest_loss.masked_fill(~is_measured, torch.nan),
-        same_word=_measure_same_word_share(observation, draws).masked_fill(
-            ~is_measured, torch.nan
-        ),
+        same_word=_measure_same_word_share(observation, draws).masked_fill(~is_measured, torch.nan),
     )
 
 
@@ -375,7 +373,8 @@ def _find_candidates(
         rows = [
             row
             for row in is_different.nonzero()[:, 0].tolist()
-            if donors.example_ids[row] != example_id and by_segment.keys() <= donors.units[row].keys()
+            if donors.example_ids[row] != example_id
+            and by_segment.keys() <= donors.units[row].keys()
         ]
         candidates.append(np.array(rows, dtype=int))
     return candidates
@@ -437,9 +436,10 @@ def measure_exchanges(observation: Observation, draws: ReplacementDraws, sets: T
         is_new[list(new_rows.values())] = True
         is_new_set = is_new.unflatten(0, (n_sets, n_texts)).any(-1).to(sets.device)
         if len(new_rows):
-            new_sets = sets[is_new_set] & is_new.unflatten(0, (n_sets, n_texts)).to(sets.device)[
-                is_new_set
-            ][..., None]
+            new_sets = (
+                sets[is_new_set]
+                & is_new.unflatten(0, (n_sets, n_texts)).to(sets.device)[is_new_set][..., None]
+            )
             probs = model.exchange_inputs(observation, new_sets, replacements)
             moved = torch.full((n_sets, n_texts), torch.nan, dtype=torch.float64)
             moved[is_new_set.cpu()] = measure_movement(observation, probs).double().cpu()

@@ -136,8 +136,8 @@ def _check_flow_length(preview: AuditPreview, options: Explanations) -> None:
     n_positions = int(preview.shortest_text.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
-            f"flow_positions={options.flow_positions} is too small for attention flow: the "
-            f"shortest text has {n_positions} positions; increase it or leave it out"
+            f"flow_positions={options.flow_positions} is too small, because the shortest text has "
+            f"{n_positions} positions. Increase it, or set it to 0 to skip attention flow."
         )
 
 

@@ -50,8 +50,8 @@ from hf_attnprobe.protocol import (
 
 
 ABLATION_DONOR_STREAM = 2
-"""Index of the random number stream that draws a donor for each text: another text, whose head
-outputs replace the text's own head outputs."""
+"""Index of the random number stream that draws donors. A donor is another text whose head outputs
+replace those of the audited text."""
 READINGS: TestReadings = {
     "zero_tvd": "zeroing the head's output moves the model's output by {mean:.2f} {unit}",
     "zero_flip": make_share_reading(
@@ -173,7 +173,7 @@ def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, T
 
 
 def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """Draw another text from the sample for each text.
+    """Draw a donor for each text: another text from the sample.
 
     Returns:
         Row indices in the sample, int64 ``[batch]``; −1 if the sample has no other text.
@@ -183,8 +183,11 @@ def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed
         candidates = [
             row for row, donor_id in enumerate(reference.example_ids) if donor_id != example_id
         ]
+        if not candidates:
+            donors.append(-1)
+            continue
         generator = create_random_generator(seed, int(example_id), ABLATION_DONOR_STREAM)
-        donors.append(candidates[generator.integers(len(candidates))] if candidates else -1)
+        donors.append(candidates[generator.integers(len(candidates))])
     return torch.tensor(donors)
 
 
@@ -301,12 +304,12 @@ def measure_prune_curve(
 def _count_texts(
     model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Count the texts with an unchanged and with a correct prediction without some heads.
+    """Count the texts whose prediction is unchanged, or correct, after heads are removed.
 
     Args:
         model: Model to be pruned.
         batch: Texts.
-        removed_heads: Head sets, each of which is removed from a separate copy of the batch.
+        removed_heads: Head sets. Each set is removed from a separate copy of the batch.
 
     Returns:
         Counts for each head set, float64 ``[sets, 4]``: texts with the unpruned model's prediction,
@@ -330,14 +333,14 @@ def predict_without_heads(
     observation: Observation,
     removed_heads: Sequence[Sequence[Site]],
 ) -> Tensor:
-    """Return the probabilities when the outputs of all heads in a set are zeroed, for each set.
+    """Return the probabilities without some heads, whose outputs are set to 0.
 
-    The remaining heads compute their attention anew, from the edited layers below.
+    The attention of all other heads is recomputed, because it depends on the layers below.
 
     Args:
         model: Model to be pruned.
         observation: Model outputs and attention for a batch.
-        removed_heads: Head sets, each of which is zeroed in a separate copy of the batch.
+        removed_heads: Head sets. Each set is removed from a separate copy of the batch.
 
     Returns:
         Probabilities ``[sets, batch, classes]``.

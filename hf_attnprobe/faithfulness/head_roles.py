@@ -7,8 +7,8 @@ Question
     Does the head attend to the tokens that heads with a known role attend to?
 
 Measure
-    Attention from the query at position p, which holds token x_p, to the following tokens. It is
-    averaged over the query rows after the passage for which such a token exists.
+    Attention from the query at position p, with token x_p, to certain tokens. It is averaged over
+    all query rows after the passage that have such a token.
 
     - Previous token: position p − 1 (Elhage et al. 2021).
     - Duplicate token: earlier positions q of the same token, x_q = x_p (Wang et al. 2023, "IOI").
@@ -46,9 +46,9 @@ READINGS: TestReadings = {
         "passage"
     ),
 }
-ROLES = tuple(READINGS)
-"""Names of the attention patterns that are scored for each head, such as ``previous_token`` for
-attention to the previous token. The statistics have the same names."""
+ATTENTION_PATTERNS = tuple(READINGS)
+"""Names of the attention patterns that are scored for each head. For example, ``previous_token`` is
+attention to the previous token."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def head_roles(
 
 
 def _score_all_heads(observation: Observation) -> list[Tensor]:
-    """Compute the scores of all attention patterns in one pass, ``[roles, heads]`` per layer."""
+    """Compute the scores of all attention patterns, ``[patterns, heads]`` for each layer."""
     model = observation.model.require(AnswersFromPassage)
     token_ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
@@ -112,27 +112,30 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
     # The last token is predicted, but never attended to.
     n_attended = len(token_ids) - 1
     attended_ids = token_ids[:n_attended]
-    role_positions = find_role_positions(attended_ids, rows)
+    positions_by_pattern = find_pattern_positions(attended_ids, rows)
 
-    # In rows that predict the answer: tokens in the passage that equal the token to be predicted.
+    # Retrieval heads copy the token to be predicted from the passage. Only rows that predict the
+    # answer count.
     next_ids = token_ids[rows + 1]
     in_passage = is_unit[:n_attended]
     is_copy = (attended_ids == next_ids[:, None]) & in_passage
     is_copy &= model.find_answer_rows(observation)[:, None]
 
     def score_layer(layer: int, weights: Tensor, values: Tensor) -> Tensor:
-        role_scores = [average_weight(weights, positions) for positions in role_positions]
+        pattern_scores = [
+            average_pattern_attention(weights, positions) for positions in positions_by_pattern
+        ]
         # If a layer has an explicit attention sink, the weights on the tokens sum to less than 1.
         sink_weight = (1 - weights.sum(-1)).mean(-1)
         first_token = weights[..., 0].mean(-1) + sink_weight
         retrieval = _score_retrieval(weights, is_copy)
-        return torch.stack([*role_scores, first_token, retrieval])
+        return torch.stack([*pattern_scores, first_token, retrieval])
 
     return model.read_token_attention(observation, score_layer)
 
 
-def find_role_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the positions to which previous-token, duplicate and induction heads attend.
+def find_pattern_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positions to which previous-token, duplicate-token and induction heads attend.
 
     Args:
         token_ids: Token ids, int ``[tokens]``.
@@ -147,27 +150,32 @@ def find_role_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor
     is_same_token = token_ids == token_ids[rows, None]
     is_earlier = position < row_position
     duplicate = is_same_token & is_earlier
+    # Induction heads attend to the token after an earlier copy.
     induction = torch.zeros_like(duplicate)
     induction[:, 1:] = duplicate[:, :-1]
     return previous, duplicate, induction
 
 
-def average_weight(weights: Tensor, positions: Tensor) -> Tensor:
-    """Sum the attention to the selected positions, and average over the rows that have any.
+def average_pattern_attention(weights: Tensor, positions: Tensor) -> Tensor:
+    """Compute each head's mean attention to the positions of a pattern.
+
+    The attention is summed over the positions in a row, and averaged over all rows that have at
+    least one such position.
 
     Args:
         weights: Attention ``[heads, rows, tokens]``.
-        positions: Positions for each row, bool ``[rows, tokens]``.
+        positions: Positions of the pattern in each row, bool ``[rows, tokens]``.
 
     Returns:
         Mean attention ``[heads]``; NaN if no row has such a position.
     """
+    row_sums = (weights * positions).sum(-1)
     has_position = positions.any(-1)
-    return (weights * positions).sum(-1)[:, has_position].mean(-1)
+    return row_sums[:, has_position].mean(-1)
 
 
 def _score_retrieval(weights: Tensor, is_copy: Tensor) -> Tensor:
-    """Return the share of rows whose largest weight is on the token to be predicted, ``[heads]``.
+    """Return the share of rows in which a head attends most to the token to be predicted.
 
     Args:
         weights: Attention ``[heads, rows, tokens]``.

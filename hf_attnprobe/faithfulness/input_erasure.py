@@ -17,25 +17,30 @@ Measure
     never removed. Removed tokens are deleted, or replaced with the mask token.
 
 Normalised scores, on request
-    NAOPC (Edin et al. 2025) is the mean over every step 1, ..., T, normalised to the range between
-    the smallest and the largest mean that any order of the text's tokens reaches with this model.
-    Tokens are removed in ranking order for comprehensiveness and in reverse for sufficiency. The
-    range is exact for texts with up to 8 tokens and found by a beam search otherwise.
+    NAOPC (Edin et al. 2025) makes the scores of different models comparable. The tokens are removed
+    one by one, in ranking order for comprehensiveness and in reverse for sufficiency, and the loss
+    is averaged over all steps. The mean is then normalised: 0 is the smallest mean that any order
+    of the tokens reaches with this model, and 1 is the largest. These limits are exact for texts
+    with up to 8 tokens, and found by a beam search in longer texts.
 
 Tokens to flip, on request
-    Share of the text's tokens that have been removed when the decision first flips. Tokens are
-    removed in ranking order until one is left. All rankings are compared on the texts that one of
-    them flips; a ranking that never flips such a text counts as all tokens.
+    Tokens are removed in ranking order until the decision flips or only one token is left. The test
+    reports the share of removed tokens. All rankings are compared on the texts whose decision at
+    least one ranking flips. In these texts, a ranking that never flips the decision counts as all
+    tokens.
 
 Explained class
     With a target class, the decision is for or against this class. p is then the probability of the
     predicted side: the class, or all other classes together.
 
 Compared rankings
-    Attention, attention × gradient, |gradient × input|, leave-one-out, and a random ranking. A
-    layer has mean attention, rollout up to the layer, norm-based attention, and value zeroing with
-    its rollout. All heads together have mean attention, the mean of the last layer, and rollout up
-    to it. A set of heads has its mean attention.
+    - Always: |gradient × input|, leave-one-out, and a random ranking.
+    - For a head: attention and attention × gradient.
+    - For a layer: mean attention, rollout up to the layer, norm-based attention, and value zeroing
+      with its rollout.
+    - For all heads together: mean attention, the mean attention in the last layer, and rollout up to
+      the last layer.
+    - For any other set of heads: mean attention.
 
 Interpretation
     A good ranking has higher comprehensiveness and lower sufficiency than the random ranking. Only
@@ -67,7 +72,7 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional import aopc
-from hf_attnprobe.functional.erasure import compute_removal_rank, count_unflipped_as_all
+from hf_attnprobe.functional.erasure import compute_removal_rank, replace_unflipped_counts
 from hf_attnprobe.protocol import (
     Differentiable,
     EditableInputs,
@@ -77,11 +82,11 @@ from hf_attnprobe.protocol import (
 
 
 HEAD_RANKINGS = ("attention", "product")
-"""Names of the rankings that are computed for a single head: by its attention weights, and by
-attention × gradient."""
-MAX_FLAGS_PER_PASS = 1 << 22
-"""Largest number of mask entries (copies × texts × positions) in one forward pass when tokens are
-deleted or masked. It limits the memory."""
+"""Names of the rankings that are computed for each head: by attention, and by the product of
+attention and gradient."""
+MAX_MASK_ENTRIES_PER_PASS = 1 << 22
+"""Largest number of entries in the mask of removed tokens, ``[copies, batch, keys]``, in one
+forward pass. It limits the memory."""
 
 ERASURE_CAUTION = (
     "Texts with deleted or masked tokens differ from the texts that the model was trained on. A "
@@ -90,18 +95,18 @@ ERASURE_CAUTION = (
     "one of its tokens. Compare both with the random ranking, which removes equally many tokens. "
     "Other removal operators give other numbers."
 )
-"""Warning that reports print below the statistics of the test ``input_erasure``."""
-OPERATOR_NOTE = "deleted, or masked with by=mask"
-"""Phrase in report sentences that describes how tokens are removed from a text. The option ``by``
-of the test chooses between deleting them and replacing them by the mask token."""
+"""Caution that reports print below the statistics of the test ``input_erasure``."""
+REMOVAL_NOTE = "deleted, or masked with by=mask"
+"""Note in report sentences on how tokens are removed. The option ``by`` determines whether they are
+deleted or masked."""
 
 READINGS: TestReadings = {
     "comprehensiveness": (
-        f"without the tokens that {{key}} ranks first ({OPERATOR_NOTE}), {{prediction}} loses "
+        f"without the tokens that {{key}} ranks first ({REMOVAL_NOTE}), {{prediction}} loses "
         "{mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "sufficiency": (
-        f"with only the tokens that {{key}} ranks first (the others {OPERATOR_NOTE}), {{prediction}} "
+        f"with only the tokens that {{key}} ranks first (the others {REMOVAL_NOTE}), {{prediction}} "
         "loses {mean:.3f} {amount}{aside} (mean of the top 1 to 50%)"
     ),
     "erased_share": make_share_reading(
@@ -109,15 +114,15 @@ READINGS: TestReadings = {
         "other tokens"
     ),
     "naopc_comprehensiveness": (
-        f"removing tokens ({OPERATOR_NOTE}) in the order of {{key}} scores {{mean:.2f}} on the "
+        f"removing tokens ({REMOVAL_NOTE}) in the order of {{key}} scores {{mean:.2f}} on the "
         "scale from the order with the smallest loss (0) to the one with the largest (1)"
     ),
     "naopc_sufficiency": (
-        f"removing tokens ({OPERATOR_NOTE}) in the reverse order of {{key}} scores {{mean:.2f}} on "
+        f"removing tokens ({REMOVAL_NOTE}) in the reverse order of {{key}} scores {{mean:.2f}} on "
         "the scale from the order with the smallest loss (0) to the one with the largest (1)"
     ),
     "tokens_to_flip": make_share_reading(
-        f"{{mean:.0%}} of the tokens have been removed ({OPERATOR_NOTE}) in the order of {{key}} "
+        f"{{mean:.0%}} of the tokens have been removed ({REMOVAL_NOTE}) in the order of {{key}} "
         "when the decision flips (mean over texts that some order flips; an order that never flips "
         "counts as all tokens)"
     ),
@@ -379,7 +384,7 @@ def _measure_flips(
     (n_removed,) = count_removals_until(detect_flips, 1, turns, content, counts)
     flips = ~n_removed.isnan()
     can_flip = flips.any(0)
-    n_counted = count_unflipped_as_all(n_removed, n_units, can_flip)
+    n_counted = replace_unflipped_counts(n_removed, n_units, can_flip)
     never_flips = (~flips).double().masked_fill(~can_flip, torch.nan)
     cannot_flip = (~can_flip).double().masked_fill(n_units < 2, torch.nan)
     return {
@@ -404,7 +409,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
         Probabilities ``[copies, batch, classes]``.
     """
     model = observation.model.require(EditableInputs)
-    copies_per_pass = max(1, MAX_FLAGS_PER_PASS // removed[0].numel())
+    copies_per_pass = max(1, MAX_MASK_ENTRIES_PER_PASS // removed[0].numel())
     chunks = removed.split(copies_per_pass)
     return torch.cat(
         [model.erase_inputs(observation, chunk, operator=operator) for chunk in chunks]

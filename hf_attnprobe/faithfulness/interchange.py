@@ -23,10 +23,12 @@ Interpretation
     state although the word at its position does not matter.
 
 Details
-    The seed and the text's id determine the donor, which is drawn from a fixed text sample that the
-    model reads once. A Transformer head's state is the value vector, which is replaced in every
-    query row; a head group exchanges the value vectors in all its heads. A word with several tokens
-    has the tokens' mean as its state. Information about the word in other layers stays in the text.
+    - The donor is drawn from a fixed text sample, which the model reads once. It only depends on
+      the seed and the text's id.
+    - The state in a Transformer head is the value vector. It is replaced in every query row. In a
+      head group, the value vectors of all heads are replaced.
+    - The state of a word with several tokens is the mean over its tokens.
+    - Information about the word in other layers is not replaced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -166,7 +168,7 @@ def collect_donors(
         observation = model.observe(batch)
         decisions.append(model.prediction.decide(observation.probs))
         batch_states.append(
-            {site: _read_most_attended_states(observation, site, seed) for site in sites}
+            {site: _read_most_attended_values(observation, site, seed) for site in sites}
         )
     states: dict[Site, dict[int, Tensor]] = {}
     for site in sites:
@@ -177,18 +179,21 @@ def collect_donors(
     return Donors(torch.cat(decisions), states)
 
 
-def _read_most_attended_states(
+def _read_most_attended_values(
     observation: Observation, site: Site, seed: int
 ) -> dict[int, Tensor]:
-    """Return the value vectors at the most attended unit, by layer ``[batch, heads, width]``.
+    """Return each text's value vectors at its most attended unit.
 
-    If a unit has several positions, their value vectors are averaged.
+    If the unit has several positions, their value vectors are averaged.
+
+    Returns:
+        Value vectors ``[batch, heads, width]`` by layer.
     """
     model = observation.model
     content = observation.batch.content_mask
     top_unit = _find_top_unit(observation, site, "attention", seed)
     is_top_unit = one_hot(top_unit, content.shape[-1]).bool()
-    states = {}
+    value_vectors = {}
     for layer, heads in model.get_heads_by_layer(site).items():
         # In subword models, a unit (word) can have several positions.
         positions = model.get_unit_positions(observation, layer, is_top_unit)
@@ -196,12 +201,16 @@ def _read_most_attended_states(
         values = observation.head_values[layer][:, heads]
         total = values.masked_fill(is_elsewhere, 0).sum(2)
         n_positions = positions.sum(-1).clamp_min(1)
-        states[layer] = total / n_positions[:, None, None]
-    return states
+        value_vectors[layer] = total / n_positions[:, None, None]
+    return value_vectors
 
 
 def _draw_donors(donors: Donors, observation: Observation, seed: int) -> Tensor:
-    """Draw a donor with another decision for each text, int64 ``[batch]``; −1 if there is none."""
+    """Draw one donor per text, for which the model makes another decision.
+
+    Returns:
+        Donor indices, int64 ``[batch]``; −1 if there is no such donor.
+    """
     decisions = observation.model.prediction.decide(observation.probs)
     differs = (donors.decisions != decisions[:, None]).any(-1).cpu()
     donor_rows = []

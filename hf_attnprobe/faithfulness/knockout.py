@@ -13,23 +13,33 @@ Measure
     distance, which is a lower bound because only some tokens of the vocabulary are stored.
 
 Operators
-    An operator redistributes the blocked attention: to all other tokens in proportion to their
-    attention ("renormalised", as if attention scores were masked), or on request to no token
-    ("none") or to the attention sink ("sink"). If the results differ much, they reflect the
-    operator more than the unit.
+    An operator redistributes the blocked attention:
+
+    - "renormalised": to all other tokens in proportion to their attention, as if the attention
+      scores of the unit were masked.
+    - "none" (on request): to no token.
+    - "sink" (on request): to the attention sink.
+
+    If the results differ much, they reflect the operator more than the unit.
 
 Mediated share
-    Σ loss by knockout / Σ loss by deletion, with both sums over the units that matter in all texts.
+    The sum of all losses by knockout, divided by the sum of all losses by deletion. The sums include
+    all texts, but only units that matter.
+
     A deleted unit disappears from all states, whereas a knocked-out unit remains in the states of
-    the tokens after it. 1 means that units act through attention to them. A smaller share means
-    that they reach the answer through other tokens, which no attention map of the answer can show.
-    Values above 1 or below 0 are possible and are not clipped.
+    the tokens after it. A share of 1 means that units act through attention to them. A smaller
+    share means that they reach the answer through other tokens, which no attention map of the
+    answer can show. Values above 1 or below 0 are possible.
 
 Units that matter
-    The loss by deleting a unit must be at least ``least_effect`` nats, at least a tenth of the
-    largest loss in the passage, and larger than its noise. The noise is the difference between the
-    losses by deletion with the gap closed and with the remaining tokens' positions kept. Smaller
-    losses cannot be distinguished from the effect of shifted positions.
+    A unit matters if the loss by deleting it is
+
+    - at least ``least_effect`` nats,
+    - at least a tenth of the largest loss in the passage,
+    - and larger than its noise.
+
+    To measure the noise, the unit is deleted again, but the remaining tokens keep their positions.
+    The noise is the difference between the two losses.
 
 Interpretation
     The rank statistics compare attention with knockout, as ``sources`` compares it with deletion.
@@ -45,7 +55,7 @@ from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
-    RENORMALISED,
+    RENORMALISED_KNOCKOUT,
     compute_log_prob,
     covers_all_heads,
     find_units_that_matter,
@@ -53,7 +63,7 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_knockouts,
 )
 from hf_attnprobe.faithfulness.registry import register_test
-from hf_attnprobe.faithfulness.sources import MAX_UNITS_WITHOUT_ORDER, split_by_unit
+from hf_attnprobe.faithfulness.sources import MAX_UNITS_OF_SHORT_PASSAGE, split_by_unit
 from hf_attnprobe.functional.rank import (
     gini_correlation,
     kendall_tau_b,
@@ -68,7 +78,7 @@ from hf_attnprobe.protocol import (
 )
 
 
-OPERATOR_STATISTICS = (
+STATISTICS_BY_OPERATOR = (
     "largest_knockout",
     "largest_knockout_tvd",
     "knockout_found",
@@ -76,8 +86,8 @@ OPERATOR_STATISTICS = (
     "knockout_agreement",
     "knockout_tau",
 )
-"""Names of the statistics that are computed once per knockout operator, that is, per rule for the
-redistribution of the blocked attention."""
+"""Names of the statistics that are computed for each knockout operator. The operators differ in how
+they redistribute the blocked attention."""
 READINGS: TestReadings = {
     "largest_knockout": (
         "blocking attention to the most important unit costs the answer {mean:.2f} nats ({key} "
@@ -117,7 +127,7 @@ READINGS: TestReadings = {
 class KnockoutResult:
     """Statistics from the test ``knockout``: tensors ``[batch]``, or mappings to them.
 
-    The statistics in :data:`OPERATOR_STATISTICS` are mappings by operator. Rank statistics are NaN
+    The statistics in :data:`STATISTICS_BY_OPERATOR` are mappings by operator. Rank statistics are NaN
     in one-unit passages and in texts in which no knockout or no deletion lowers the answer's
     probability.
 
@@ -189,10 +199,10 @@ def knockout(
     attention_ranks = rank_with_ties(observation.read(site), content)
     effects = measure_deletion_effects(observation)
     deletion_ranks = rank_with_ties(effects, content, scale)
-    is_too_short = n_units <= MAX_UNITS_WITHOUT_ORDER
+    is_too_short = n_units <= MAX_UNITS_OF_SHORT_PASSAGE
     has_no_source = effects.amax(-1) <= 0
 
-    by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in OPERATOR_STATISTICS}
+    by_operator: dict[str, dict[str, Tensor]] = {name: {} for name in STATISTICS_BY_OPERATOR}
     for operator in options.operators:
         losses, output_changes = measure_knockouts(observation, site, operator)
         knockout_ranks = rank_with_ties(losses, content, scale)
@@ -214,7 +224,7 @@ def knockout(
         }.items():
             by_operator[name][operator] = values
 
-    losses, _ = measure_knockouts(observation, site, RENORMALISED)
+    losses, _ = measure_knockouts(observation, site, RENORMALISED_KNOCKOUT)
     matters = find_units_that_matter(observation, options.least_effect)
     is_whole_model = covers_all_heads(observation, site)
     return KnockoutResult(

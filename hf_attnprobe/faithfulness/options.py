@@ -12,8 +12,8 @@ from hf_attnprobe.core.options import Options, option
 
 
 ENTRY_POINT_GROUP = "hf_attnprobe.tests"
-"""Name of the Python entry point group in which installed packages list modules with additional
-faithfulness tests."""
+"""Name of the entry point group in which other installed packages list modules with faithfulness
+tests."""
 
 
 @dataclass(frozen=True)

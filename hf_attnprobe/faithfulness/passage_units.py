@@ -25,19 +25,19 @@ from hf_attnprobe.protocol import (
 
 
 WHOLE_MODEL = Site(ALL, ALL)
-"""Site that selects all heads in all layers."""
-RENORMALISED = "renormalised"
-"""Name of the knockout operator that distributes the blocked attention over all remaining tokens.
-Deletion of a unit has the same effect on attention, so that the two can be compared."""
+"""Site that contains all heads in all layers."""
+RENORMALISED_KNOCKOUT = "renormalised"
+"""Name of the knockout that blocks the attention to a unit and then renormalises the remaining
+weights, so that they sum to 1 again."""
 MAX_DELETED_UNITS = 16
-"""Largest number of units (such as sentences) per passage that are deleted one by one. It limits
+"""Largest number of units per passage (such as sentences) that are deleted one by one. It limits
 the run time."""
-SMALLEST_SHARE = 0.1
-"""Smallest loss at which a unit counts as important, as a share of the largest loss that the
-deletion of any unit in the passage causes."""
+MIN_SHARE_OF_LARGEST_LOSS = 0.1
+"""Smallest share of the largest loss in a passage at which a unit counts as important. The loss is
+measured by deleting the unit."""
 N_UNITS_BY_ATTENTION = 5
-"""Number of units in a long passage that are deleted because they receive the most attention. The
-other deleted units are those with the largest losses when attention to them is blocked."""
+"""Number of units in a long passage that are selected for deletion by their attention. All other
+units are selected by the loss when the attention to them is blocked."""
 
 
 def covers_all_heads(observation: Observation, site: Site) -> bool:
@@ -78,7 +78,7 @@ def compute_answer_losses(observation: Observation, probs: Tensor) -> Tensor:
 def measure_losses_without(
     observation: Observation, sets: Tensor, *, operator: str = "deletion"
 ) -> Tensor:
-    """Measure how much the answer's log-probability falls when each unit set is deleted.
+    """Measure how much the answer's log-probability falls when each set of units is deleted.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -150,7 +150,7 @@ def select_deleted_units(observation: Observation) -> Tensor:
     is_short = content.sum(-1, keepdim=True) <= MAX_DELETED_UNITS
     attention = observation.read(WHOLE_MODEL)
     selected_by_attention = _select_largest(attention, content, N_UNITS_BY_ATTENTION)
-    losses, _ = measure_knockouts(observation, WHOLE_MODEL, RENORMALISED)
+    losses, _ = measure_knockouts(observation, WHOLE_MODEL, RENORMALISED_KNOCKOUT)
     selected_by_knockout = _select_largest(
         losses, content & ~selected_by_attention, MAX_DELETED_UNITS - N_UNITS_BY_ATTENTION
     )
@@ -165,10 +165,11 @@ def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
 
 
 def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
-    """Return the units whose deletion lowers the answer's probability clearly, ``[batch, keys]``.
+    """Return the units whose deletion clearly lowers the answer's probability, ``[batch, keys]``.
 
-    The loss must exceed its noise. The noise is estimated by the difference between two losses: if
-    the remaining tokens close the gap, and if they keep their positions.
+    The loss must be larger than the measurement noise. To estimate the noise, each unit is deleted
+    in two ways: the remaining tokens move up to close the gap, or they keep their positions. The
+    noise is the difference between the two losses.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -179,7 +180,7 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
     def compute() -> Tensor:
         effects = measure_deletion_effects(observation)
         largest_effect = effects.amax(-1, keepdim=True)
-        threshold = (SMALLEST_SHARE * largest_effect).clamp_min(max(least_effect, 1e-12))
+        threshold = (MIN_SHARE_OF_LARGEST_LOSS * largest_effect).clamp_min(max(least_effect, 1e-12))
         candidates = observation.batch.content_mask & (effects >= threshold)
         measure_losses_with_gap = partial(measure_losses_without, observation, operator="gap")
         effects_with_gap = _measure_single_units(candidates, measure_losses_with_gap)

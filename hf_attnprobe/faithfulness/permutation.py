@@ -45,9 +45,9 @@ from hf_attnprobe.functional.linear import (
 from hf_attnprobe.protocol import Observation, Site
 
 
-MAX_WEIGHTS_PER_REPLAY = 2**22
-"""Largest number of attention weights, over all shuffled copies of a batch, that one forward pass
-can process with little memory."""
+MAX_WEIGHTS_PER_PASS = 2**22
+"""Number of attention weights that fit into one forward pass, summed over all shuffled copies of a
+batch."""
 READINGS: TestReadings = {
     "max_attention": "the most attended token receives {mean:.2f} of the attention",
     "special_attention": (
@@ -170,12 +170,12 @@ def permutation(
 def _predict_shuffled(observation: Observation, site: Site, n_copies: int, seed: int) -> Tensor:
     """Return the probabilities with shuffled attention, ``[copies, batch, classes]``.
 
-    The shuffled copies are processed in chunks to limit memory. A chunk contains at most as many
-    weights as all copies of one layer, or :data:`MAX_WEIGHTS_PER_REPLAY`, whichever is larger. The
-    chunk size does not change the results.
+    The shuffled copies are processed in chunks to limit the memory. The chunk size does not change
+    the results.
     """
     maps = [observation.attention[layer] for layer in observation.model.get_heads_by_layer(site)]
-    n_within_memory = MAX_WEIGHTS_PER_REPLAY // sum(layer_map.numel() for layer_map in maps)
+    n_within_memory = MAX_WEIGHTS_PER_PASS // sum(layer_map.numel() for layer_map in maps)
+    # A chunk may always contain as many weights as all copies of a single layer.
     chunk_size = max(1, n_copies // len(maps), min(n_within_memory, n_copies))
     chunks = []
     for start in range(0, n_copies, chunk_size):
@@ -282,13 +282,14 @@ def _compute_log_odds(probs: Tensor, predicted: Tensor) -> Tensor:
 
 
 def _compute_largest_change(log_odds: Tensor, extremes: Tensor) -> Tensor:
-    """Return the larger probability change when the log-odds become the smallest or the largest.
+    """Return the largest change in the probability that any shuffle can cause.
 
     Args:
-        log_odds: Original log-odds ``[batch]``.
-        extremes: Smallest and largest log-odds ``[2, batch]``.
+        log_odds: Log-odds without a shuffle, ``[batch]``.
+        extremes: Smallest and largest log-odds over all shuffles, ``[2, batch]``.
 
     Returns:
         Probability changes ``[batch]``.
     """
-    return (extremes.sigmoid() - log_odds.sigmoid()).abs().amax(0)
+    changes = (extremes.sigmoid() - log_odds.sigmoid()).abs()
+    return changes.amax(0)

@@ -9,10 +9,12 @@ Measure
     Area under the ranking's precision-recall curve, with linear interpolation (ERASER's AUPRC) and
     with steps (average precision).
 
-    The ranking's first tokens, as many as people marked in the text, are also scored: F1 over
-    tokens, and precision, recall and F1 over spans. A span matches a marked span if their
-    intersection is at least half of their union. ERASER's IOU F1 is 2PR / (P + R) with the mean
-    precision P and the mean recall R over texts; it differs from the mean of the texts' F1.
+    The ranking's first tokens are also compared with the marked tokens, for as many tokens as
+    people marked in the text. The scores are F1 over tokens, and precision, recall and F1 over
+    spans. A span matches a marked span if their intersection is at least half of their union.
+
+    ERASER's IOU F1 is 2PR / (P + R), with the mean precision P and the mean recall R over texts. It
+    differs from the mean F1 over texts.
 
     The share of the attention on marked tokens is also reported. Marked words that were truncated
     with the end of a long text are not counted anywhere.
@@ -60,8 +62,8 @@ from hf_attnprobe.protocol import (
 
 
 N_INTEGRATION_POINTS = 50
-"""Number of points between zero embeddings and the text's embeddings at which integrated gradients
-evaluate the gradient."""
+"""Number of points at which integrated gradients evaluate the gradient. They lie between zero
+embeddings and the embeddings of the text."""
 
 READINGS: TestReadings = {
     "auprc": (
@@ -126,12 +128,12 @@ class PlausibilityResult:
 
 
 def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
-    """Raise AttnProbeError if the data has no rationales, or the model no integrated gradients."""
+    """Raise AttnProbeError if rationales or integrated gradients are needed but not available."""
     if not preview.rationales:
         raise AttnProbeError(
-            "the test plausibility needs human rationales, but the data has none that can be aligned "
-            "with the model's words or sentences (the alignment needs a fast tokenizer); add a column "
-            "'rationale' with the positions of the decisive words, or leave this test out"
+            "the test 'plausibility' needs human rationales, but found none for the model's words. "
+            "Add a column 'rationale' with the positions of the decisive words, or leave this test "
+            "out. If the data has this column, use a model with a fast tokenizer."
         )
     if options.integrated_gradients:
         preview.shortest_text.model.require(IntegratedGradients)
@@ -191,14 +193,14 @@ def plausibility(
 
 
 def _rank_integrated_gradients(observation: Observation) -> Tensor:
-    """Rank the units by |integrated gradients| for the predicted class, ``[batch, keys]``."""
+    """Rank the units by the size of their integrated gradients, ``[batch, keys]``."""
 
     def compute() -> Tensor:
         model = observation.model.require(IntegratedGradients)
-        values = model.compute_integrated_gradients(
+        attributions = model.compute_integrated_gradients(
             observation, observation.get_target_classes(None), N_INTEGRATION_POINTS
         )
         content = observation.batch.content_mask
-        return rank_scores("integrated_gradient", values.abs(), content)
+        return rank_scores("integrated_gradient", attributions.abs(), content)
 
     return observation.remember("ranking integrated_gradient", compute)

@@ -48,12 +48,12 @@ from hf_attnprobe.protocol import (
 
 # --- Attention flow --------------------------------------------------------------------------
 
-CAPACITY_UNITS = 2**30
-"""Capacity in the maximum-flow problem for an attention weight of 1. The solver needs 32-bit
-integers, and the capacities at a position sum to this number."""
+CAPACITY_SCALE = 2**30
+"""Factor that converts attention weights into integer capacities, which SciPy needs to compute
+attention flow. A weight of 1 becomes 2^30, which fits into 32 bits."""
 FLOW_DECIMALS = 7
-"""Number of decimals to which attention flow is rounded, so that equal flows stay equal despite
-rounding errors."""
+"""Number of decimals to which attention flow is rounded. Without rounding, equal flows could differ
+slightly."""
 
 
 def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarray:
@@ -78,7 +78,7 @@ def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarra
     capacities = []
     for layer_map in maps:
         weights = (layer_map + np.eye(n_positions)) / 2
-        capacities.append(np.rint(weights * CAPACITY_UNITS).astype(np.int32))
+        capacities.append(np.rint(weights * CAPACITY_SCALE).astype(np.int32))
     # Node l * n_positions + i is position i above l layers. Edges lead to the layer below.
     blocks = block_diag(capacities)
     n_nodes = blocks.shape[0] + n_positions
@@ -86,7 +86,7 @@ def compute_attention_flow(maps: Sequence[np.ndarray], source: int) -> np.ndarra
     graph = csr_array((blocks.data, edges), shape=(n_nodes, n_nodes))
     source_node = len(maps) * n_positions + source
     flows = [maximum_flow(graph, source_node, sink).flow_value for sink in range(n_positions)]
-    return np.array(flows) / CAPACITY_UNITS
+    return np.array(flows) / CAPACITY_SCALE
 
 
 def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -> Tensor:
@@ -126,7 +126,8 @@ def compute_flow_to_tokens(observation: Observation, site: Site, longest: int) -
 def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Tensor:
     """Find the query rows from which the prediction is computed, bool ``[batch, queries]``."""
     is_read = []
-    # A row is used if a probe that is 1 in this row only appears in the result of `select_row`.
+    # A row is used if its values influence the result of `select_row`. Therefore, each row is set
+    # to 1 in turn, while all other rows are 0.
     for query in range(values.shape[1]):
         probe = torch.zeros_like(values)
         probe[:, query] = 1
@@ -137,9 +138,9 @@ def _find_read_rows(observation: Observation, site: Site, values: Tensor) -> Ten
 # --- Maps computed from attention --------------------------------------------------------------
 # Each function maps an observation and a site (a head or a layer) to [batch, queries, keys].
 
-ZEROED_COLUMNS_PER_PASS = 8
-"""Number of keys whose value vectors are zeroed, one at a time, in one forward pass of value
-zeroing. Each key needs memory for one block output ``[batch, queries, hidden]``."""
+ZEROED_KEYS_PER_PASS = 8
+"""Number of keys that are zeroed in one forward pass of value zeroing, each in its own copy of the
+batch. More keys need more memory."""
 
 
 @dataclass(frozen=True)
@@ -309,19 +310,21 @@ def compute_value_zeroing(observation: Observation, site: Site) -> Tensor:
 
 
 def _compute_value_zeroing(observation: Observation, layer: int) -> Tensor:
-    """Compare a layer's output with its output if each key's value vector is zeroed in turn."""
+    """Measure how much a layer's output changes when each key's value vector is set to 0."""
     model = observation.model.require(BlockOutputs)
     n_texts = len(observation.probs)
     n_keys = observation.batch.mask.shape[1]
     is_zeroed = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
+    # There is one copy of the batch per key, in which all keys except this one are unchanged.
     key_masks = ~is_zeroed[:, None, None, None].expand(-1, n_texts, -1, -1, -1)
     full_mask = torch.ones_like(key_masks[:1])
-    original = model.compute_block_output(observation, layer, full_mask)
-    columns = []
-    for chunk in key_masks.split(ZEROED_COLUMNS_PER_PASS):
-        output = model.compute_block_output(observation, layer, chunk)
-        columns.append(explanations.cosine_distance(original, output))
-    distances = torch.cat(columns).permute(1, 2, 0)
+    original_output = model.compute_block_output(observation, layer, full_mask)
+    distances_by_key = []
+    for chunk in key_masks.split(ZEROED_KEYS_PER_PASS):
+        changed_output = model.compute_block_output(observation, layer, chunk)
+        distances_by_key.append(explanations.cosine_distance(original_output, changed_output))
+    # [keys, batch, queries] becomes [batch, queries, keys].
+    distances = torch.cat(distances_by_key).permute(1, 2, 0)
     visible = observation.model.get_visible_keys(observation, layer)
     return explanations.value_zeroing(distances, visible)
 
@@ -349,8 +352,8 @@ HEAD_MAPS = {
     ),
     "norm_based": AttentionMap(compute_norm_based_attention, (HeadValues, OutputProjections)),
 }
-"""Attention maps that can be computed for a single head, by name: the function that computes each
-map, and the capabilities that the model needs for it."""
+"""Attention maps for single heads, by name. Each entry has the function that computes the map, and
+the capabilities that the model needs for it."""
 LAYER_MAPS = {
     "mean_attention": AttentionMap(compute_mean_attention),
     "rollout": AttentionMap(compute_rollout, (Stack,)),
@@ -362,7 +365,8 @@ LAYER_MAPS = {
         compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }
-"""Maps that exist for a whole layer, by name."""
+"""Attention maps for whole layers, by name. Each entry has the function that computes the map, and
+the capabilities that the model needs for it."""
 
 
 def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
@@ -373,9 +377,12 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
         site: Head group.
 
     Returns:
-        Values ``[batch, keys]`` by name. A layer has every map in :data:`LAYER_MAPS` that the model
-        supports. All heads together have their mean, the last layer's mean, and attention rollout.
-        A set of heads has its mean.
+        Values ``[batch, keys]`` by map name. The maps depend on the head group:
+
+        - A layer has every map in :data:`LAYER_MAPS` that the model supports.
+        - The whole model has the mean over all heads, the mean over the last layer, and attention
+          rollout.
+        - Any other set of heads only has the mean over its heads.
     """
     if site.layer >= 0:
         return _read_layer_maps(observation, site)
@@ -400,15 +407,15 @@ def _read_layer_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 # --- Rankings by name ------------------------------------------------------------------------
 
-RELATIVE_ROUNDING_RANKINGS = (
+RANKINGS_WITH_RELATIVE_ROUNDING = (
     "attention",
     "norm_based",
     "input_gradient",
     "rollout",
     "last_layer",
 )
-"""Names of the rankings by values whose rounding error is proportional to the value itself. Values
-that differ by no more than their rounding error share a rank."""
+"""Names of the rankings whose values have a rounding error proportional to the value itself. In other
+rankings, the rounding error is proportional to the largest value in the text."""
 SITE_RANKINGS = (
     "attention",
     "gradient",
@@ -416,29 +423,29 @@ SITE_RANKINGS = (
     "effective_attention",
     "norm_based",
 )
-"""Names of the rankings that depend on the site, that is, on the head or head group."""
+"""Names of the rankings that differ between sites, that is, between heads or head groups."""
 SIGNED_SITE_RANKINGS = ("gradient", "product")
-"""Names of the rankings by signed values, in which units that oppose the decision come last."""
+"""Names of the rankings whose values can be negative. Negative values belong to units that oppose
+the decision."""
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 """Names of the rankings that are the same for all heads, because they do not use attention."""
 USER_SCORE_RANKINGS = ("given", "given_moved")
-"""Names of the rankings by user-provided scores: ``given`` uses the scores, and its baseline
-``given_moved`` the same scores after they are shuffled among the units of each text."""
+"""Names of the rankings by user-provided scores. "given" uses the scores unchanged. "given_moved"
+is its baseline, in which the scores are shuffled among the units of each text."""
 GROUP_RANKINGS = {"rollout": "rollout", "last_layer": "mean_attention"}
-"""Rankings that exist only for head groups, such as attention rollout. Each value is the name of
-the map in :data:`LAYER_MAPS` from which the ranking is computed."""
+"""Rankings that only exist for head groups. Each key is the name of a ranking, and each value is
+the name of the attention map in :data:`LAYER_MAPS` that the ranking uses."""
 REQUIRED_CAPABILITIES = {
     "gradient": Differentiable,
     "product": Differentiable,
     "input_gradient": Differentiable,
     "leave_one_out": EditableInputs,
 }
-"""Capability that a model needs for a ranking, by ranking name."""
+"""Maps the name of a ranking to the capability that a model needs for it."""
 RANDOM_STREAM = 4
-"""Index of the random number stream that draws the random ranking."""
+"""Index of the random number stream for the random ranking."""
 SHUFFLED_SCORES_STREAM = 5
-"""Index of the random number stream that shuffles user-provided scores among the units of a
-text."""
+"""Index of the random number stream that shuffles user-provided scores."""
 
 QueryRows = Literal["read", "reaching"]
 """Query rows from which a ranking is computed. "read": the row from which the model reads its
@@ -530,13 +537,15 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
 
 
 def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str) -> bool:
-    """Return whether a head group has a ranking, such as attention rollout."""
+    """Return whether a ranking from :data:`GROUP_RANKINGS` is available at a site."""
     if not site.is_group or site.layer == HEAD_SET:
         return False
     layers = model.get_heads_by_layer(site)
+    # The last layer is only a separate ranking if the head group contains several layers.
     if name == "last_layer" and (site.layer != ALL or len(layers) == 1):
         return False
-    return LAYER_MAPS[GROUP_RANKINGS[name]].is_available(model, Site(max(layers)))
+    last_layer = Site(max(layers))
+    return LAYER_MAPS[GROUP_RANKINGS[name]].is_available(model, last_layer)
 
 
 def compute_site_attention(observation: Observation, site: Site) -> Tensor:
@@ -577,11 +586,11 @@ def _compute_site_importance(
 
 
 def _sum_head_maps(observation: Observation, site: Site, name: str, rows: QueryRows) -> Tensor:
-    """Sum a map over a site's heads, ``[batch, keys]``.
+    """Sum a map over the heads in a site, ``[batch, keys]``.
 
-    Attention is averaged over the rows. Gradients and products are summed over the rows, because
-    this sum is the first-order effect of erasing a key in all rows. With several layers, the
-    effects of editing each layer alone are summed.
+    Attention is averaged over the query rows. Gradients and products of attention and gradient are
+    summed over the rows, because the sum predicts (to first order) the effect of erasing a key in
+    all rows.
     """
     total: Tensor | float = 0.0
     is_summed = name != "attention"
@@ -602,8 +611,8 @@ def _reduce_to_row(
 ) -> Tensor:
     """Reduce a map ``[batch, queries, keys]`` to one row ``[batch, keys]``.
 
-    If ``rows`` is "read", the result is the row from which the prediction is computed. If ``rows``
-    is "reaching", the result is the mean of all rows that can influence the output, or their sum if
+    For ``rows="read"``, the result is the row from which the prediction is computed. For
+    ``rows="reaching"``, it is the mean of all rows that can influence the output, or their sum if
     ``is_summed`` is set.
     """
     if rows == "read" or site.query is not None:
@@ -614,7 +623,8 @@ def _reduce_to_row(
         row_weights = row_weights / n_rows.clamp_min(1)
     # [batch, 1, queries] @ [batch, queries, keys]: a weighted sum of the rows.
     row = row_weights.unsqueeze(1) @ values
-    return observation.model.select_row(observation, row, site._replace(query=0))
+    single_row_site = site._replace(query=0)
+    return observation.model.select_row(observation, row, single_row_site)
 
 
 def _get_attention(observation: Observation, layer: int) -> Tensor:
@@ -637,8 +647,8 @@ PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
     "gradient": _get_attention_gradient,
     "product": _multiply_by_gradient,
 }
-"""Functions that return a map for all heads in a layer, ``[batch, heads, queries, keys]``, by the
-name of the ranking that is computed from the map."""
+"""Maps the name of a ranking to the function that returns its values for all heads in a layer,
+``[batch, heads, queries, keys]``."""
 
 
 def _compute_text_importance(observation: Observation, name: str, seed: int) -> Tensor:
@@ -683,10 +693,12 @@ def _draw_random_orders(observation: Observation, seed: int, stream: int) -> Ten
 def _shuffle_scores(observation: Observation, scores: Tensor, seed: int) -> Tensor:
     """Shuffle the scores among each text's units, ``[batch, keys]``."""
     content = observation.batch.content_mask
-    order = _draw_random_orders(observation, seed, SHUFFLED_SCORES_STREAM).long()
+    orders = _draw_random_orders(observation, seed, SHUFFLED_SCORES_STREAM).long()
     shuffled = torch.zeros_like(scores)
     for row, is_unit in enumerate(content):
-        shuffled[row, is_unit] = scores[row, is_unit][order[row, is_unit]]
+        unit_scores = scores[row, is_unit]
+        order = orders[row, is_unit]
+        shuffled[row, is_unit] = unit_scores[order]
     return shuffled
 
 
@@ -717,14 +729,15 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
     """
     if name == "leave_one_out":
         return values
-    if name in RELATIVE_ROUNDING_RANKINGS:
+    if name in RANKINGS_WITH_RELATIVE_ROUNDING:
         return rank_with_ties(values, content)
-    return rank_with_ties(values, content, values.abs().masked_fill(~content, 0).amax(-1, True))
+    largest_value = values.abs().masked_fill(~content, 0).amax(-1, True)
+    return rank_with_ties(values, content, largest_value)
 
 
-STEPS_PER_REPLAY = 8
-"""Number of removal steps in one forward pass. Between passes, removal orders are skipped if the
-decision has flipped already, or if all other awaited events have happened."""
+REMOVAL_STEPS_PER_PASS = 8
+"""Number of removal steps that are evaluated in one forward pass. Removal orders that are finished,
+for example because the decision has flipped, are skipped in the next pass."""
 
 
 def count_removals_until(
@@ -752,7 +765,7 @@ def count_removals_until(
     shape = n_events, *turns.shape[:2]
     n_removed = torch.full(shape, torch.nan, dtype=torch.float64)
     n_removed = n_removed.to(turns.device)
-    for step_counts in counts.split(STEPS_PER_REPLAY):
+    for step_counts in counts.split(REMOVAL_STEPS_PER_PASS):
         # An order needs further steps if an event has not yet happened in some text.
         is_pending = n_removed.isnan()
         if not is_pending.any():

@@ -30,9 +30,8 @@ from hf_attnprobe.faithfulness.options import (
 from hf_attnprobe.protocol import AttentionModelBase, Observation, Site
 
 
-PACKAGE = __name__.rpartition(".")[0]
-"""Import path of the package that contains the built-in faithfulness tests:
-``hf_attnprobe.faithfulness``."""
+BUILT_IN_TESTS_PACKAGE = __name__.rpartition(".")[0]
+"""Import path of the package with the built-in tests: ``hf_attnprobe.faithfulness``."""
 F = TypeVar("F", bound=Callable[..., Any])
 RunCondition = Literal["always", "many heads", "rationales", "on request"]
 """Condition under which a classifier's default audit runs a test: always, only for models with
@@ -150,11 +149,14 @@ def register_test(*, readings: TestReadings, **record: Any) -> Callable[[F], F]:
         test = FaithfulnessTest(
             function.__name__, function, options_class, readings=readings, **record
         )
-        hides_built_in = test.name in TEST_NAMES and function.__module__ != f"{PACKAGE}.{test.name}"
+        hides_built_in = (
+            test.name in TEST_NAMES
+            and function.__module__ != f"{BUILT_IN_TESTS_PACKAGE}.{test.name}"
+        )
         if hides_built_in or test.name in (*_registered, DEFAULT_TESTS):
             raise AttnProbeError(
-                f"a test named {test.name!r} exists already; rename "
-                f"the function {function.__module__}.{test.name}"
+                f"the test name {test.name!r} is already in use. Rename "
+                f"the function {function.__module__}.{test.name}."
             )
         _registered[test.name] = test
         return function
@@ -174,6 +176,7 @@ def load_tests() -> dict[str, FaithfulnessTest]:
             print(name, test.summary)
     """
     _load_all_tests()
+    # A dictionary keeps the first position of a repeated key, so the built-in tests come first.
     return {name: _registered[name] for name in (*TEST_NAMES, *_registered)}
 
 
@@ -186,7 +189,7 @@ def load_readings() -> dict[str, TestReadings]:
 def _load_all_tests() -> None:
     """Import all test modules, so that they register their tests."""
     for name in TEST_NAMES:
-        importlib.import_module(f"{PACKAGE}.{name}")
+        importlib.import_module(f"{BUILT_IN_TESTS_PACKAGE}.{name}")
     for entry_point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: entry.name):
         _load_entry_point(entry_point)
 
@@ -202,10 +205,11 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
         entry_point.load()
     # The import of another package's module can raise anything.
     except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        message_lines = str(error).splitlines()
+        reason = message_lines[0] if message_lines else type(error).__name__
         raise AttnProbeError(
-            f"cannot load the test {entry_point.name!r} from the package {package!r}: {reason}; "
-            "update or uninstall that package"
+            f"cannot load the test {entry_point.name!r} from the package {package!r}: {reason}. "
+            "Update or uninstall the package."
         ) from error
 
 

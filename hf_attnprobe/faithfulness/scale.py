@@ -94,18 +94,15 @@ from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
-SCALED_HEAD_RANKINGS = ("attention",)
-"""Names of the rankings whose faithfulness is measured for a single head in a model with several
-heads."""
-SCALED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
-"""Names of the rankings whose faithfulness is measured for head groups, and for the head of a
-single-head model."""
+EVALUATED_HEAD_RANKINGS = ("attention",)
+"""Names of the rankings that are evaluated for a single head, if the model has several heads."""
+EVALUATED_GROUP_RANKINGS = ("attention", "gradient", "product", *GROUP_RANKINGS)
+"""Names of the rankings that are evaluated for a head group, and for the only head of a model."""
 RANKINGS_WITHOUT_MASS = ("random", "leave_one_out")
-"""Names of the rankings for which mass, the overlap of normalised scores and normalised effects, is
-not measured. A random order has no scores, and leave-one-out defines the effects."""
+"""Names of the rankings for which the statistic ``mass`` is not computed. A random order has no
+scores, and leave-one-out scores equal the effects to which they would be compared."""
 LOSS_TOLERANCE = 1e-6
-"""Largest difference between two probabilities that counts as rounding error. The probabilities are
-computed at the standard temperature."""
+"""Largest loss of probability that counts as a rounding error."""
 
 READINGS: TestReadings = {
     "importance": (
@@ -216,7 +213,7 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
         site: Head or head group.
     """
     has_all_attention = site.is_group or len(observation.model.sites()) == 1
-    site_rankings = SCALED_GROUP_RANKINGS if has_all_attention else SCALED_HEAD_RANKINGS
+    site_rankings = EVALUATED_GROUP_RANKINGS if has_all_attention else EVALUATED_HEAD_RANKINGS
     candidates = (*site_rankings, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
     return tuple(name for name in candidates if is_ranking_available(observation, site, name))
 

@@ -12,9 +12,9 @@ Measure
 
     - Shapley values: the mean loss when a unit is removed, over all removal orders;
     - the area under each ranking's removal curve, and its limits over all orders (NAOPC);
-    - the interaction between each two units;
-    - the smallest set without which the decision flips, and the smallest set that preserves it
-      alone.
+    - the interaction between any two units;
+    - the smallest set whose removal flips the decision;
+    - the smallest set that preserves the decision if all other units are removed.
 
 Longer texts
     Shapley values are means over random removal orders, with 95% confidence intervals, and
@@ -62,7 +62,7 @@ from hf_attnprobe.faithfulness.registry import (
     register_test,
 )
 from hf_attnprobe.functional import aopc, attribution
-from hf_attnprobe.functional.erasure import compute_removal_rank, count_unflipped_as_all
+from hf_attnprobe.functional.erasure import compute_removal_rank, replace_unflipped_counts
 from hf_attnprobe.functional.intervention import draw_permutations
 from hf_attnprobe.functional.rank import (
     gini_correlation,
@@ -74,11 +74,11 @@ from hf_attnprobe.protocol import EditableInputs, Observation, Site
 
 
 SHAPLEY_SEED_OFFSET = 1 << 42
-"""Number that is added to the seed when random removal orders for Shapley values are drawn, so that
-they differ from the random orders in other tests."""
+"""Number that is added to the seed for random removal orders. Otherwise, these orders would equal
+the random orders in other tests."""
 SMALLEST_SET_KEY = "smallest"
-"""Key for the size of the smallest set of units that flips the decision. The other keys of the same
-statistics are ranking names."""
+"""Key for the size of the smallest set of units that flips the decision. The other keys in the same
+dictionary are names of rankings."""
 
 READINGS: TestReadings = {
     "shapley_tau": (
@@ -141,7 +141,7 @@ READINGS: TestReadings = {
 class ShapleyResult:
     """Statistics from the test ``shapley``: tensors ``[batch]``, or mappings to them by ranking.
 
-    Statistics that need all unit sets are NaN in texts of which only random orders were removed.
+    Statistics that need all sets of units are NaN in texts of which only random orders were removed.
     Losses are differences of probabilities, in [−1, 1].
 
     Attributes:
@@ -161,11 +161,11 @@ class ShapleyResult:
         largest_interaction: Largest absolute interaction of two units. NaN in one-unit texts.
         half_width: Half-width of the 95% confidence interval for a Shapley value, averaged over the
             units. NaN in texts with exact values.
-        is_exact: 1 if all unit sets were removed, else 0.
+        is_exact: 1 if all sets of units were removed, else 0.
         necessary_units: Number of units that have been removed when the decision flips;
             ``smallest`` is the smallest set's size. NaN if no set flips the decision. Like the next
             two statistics, it is empty for models that make no decisions.
-        no_necessary_set: 1 if no unit set flips the decision, else 0.
+        no_necessary_set: 1 if no set of units flips the decision, else 0.
         sufficient_units: Number of top units that preserve the decision alone; ``smallest`` is the
             smallest set's size. 0 if the decision is the same without any unit.
     """
@@ -256,14 +256,14 @@ def shapley(
 class _RemovalGame:
     """Cooperative game with a text's units as players.
 
-    A unit set's value is the drop in the predicted probability when the set is removed. In a long
+    The value of a set of units is the drop in the predicted probability when it is removed. In a long
     text, neighbouring tokens can form one unit, a phrase.
 
     Attributes:
         n_units: Unit counts, int ``[batch]``.
         has_unit: Mask that separates units from padding, bool ``[batch, units]``.
         unit_index: Index of the unit to which each key belongs, int ``[batch, keys]``.
-        is_exact: Whether a text is short enough to remove all its unit sets, bool ``[batch]``.
+        is_exact: Whether a text is short enough to remove all sets of units, bool ``[batch]``.
     """
 
     def __init__(self, observation: Observation, site: Site, options: Shapley):
@@ -304,10 +304,10 @@ class _RemovalGame:
         return unit_ranks_by_name
 
     def measure_removals(self, sets: Tensor) -> tuple[Tensor, Tensor]:
-        """Remove unit sets from the texts and measure the effect on the prediction.
+        """Remove sets of units from the texts and measure the effect on the prediction.
 
         Args:
-            sets: Unit sets, bool ``[sets, batch, units]``.
+            sets: Units in each set, bool ``[sets, batch, units]``.
 
         Returns:
             Drop in the predicted probability, and whether the decision flips, each
@@ -324,9 +324,9 @@ class _RemovalGame:
         return losses, flips
 
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
-        """Remove every unit set from the texts that are short enough.
+        """Measure the effect of removing every set of units from the short texts of the batch.
 
-        No unit is removed from longer texts.
+        No unit is removed from texts that are too long for this.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -377,7 +377,7 @@ class _RemovalGame:
         return torch.where(is_sampled, sampled_values, exact_values), half_width
 
     def _measure_gains(self, is_sampled: Tensor, seed: int) -> Tensor:
-        """Measure how much the loss grows when each unit is removed, in random orders.
+        """Measure how much the removal of each unit increases the loss, in random removal orders.
 
         Args:
             is_sampled: Units in the longer texts, bool ``[batch, units]``.
@@ -399,10 +399,13 @@ class _RemovalGame:
         # A unit's gain is the difference between the losses after and before its turn.
         # [steps, orders, batch]
         step_gains = losses.unflatten(0, removed.shape[:2]).diff(dim=0)
-        return step_gains.gather(0, turns.movedim(-1, 0)).movedim(0, -1)
+        # [units, orders, batch]
+        unit_turns = turns.movedim(-1, 0)
+        unit_gains = step_gains.gather(0, unit_turns)
+        return unit_gains.movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
-        """Replace values with NaN in texts that are too long to remove all unit sets.
+        """Replace values with NaN in texts that are too long to remove all sets of units.
 
         Args:
             values: Values ``[..., batch]``.
@@ -471,10 +474,12 @@ def _compare_with_smallest_sets(
     n_to_preserve = top_preserves.to(torch.int8).argmax(0).double()
 
     smallest_to_flip = attribution.find_smallest_set_size(flips)
+    # In reversed order, each row belongs to the complement of the set: all units except the set are
+    # removed.
     smallest_to_preserve = attribution.find_smallest_set_size(~flips.flip(0))
     can_flip = ~smallest_to_flip.isnan()
     n_to_flip = n_to_flip.masked_fill(~flips_without_top.any(0), torch.nan)
-    n_to_flip = count_unflipped_as_all(n_to_flip, game.n_units, can_flip)
+    n_to_flip = replace_unflipped_counts(n_to_flip, game.n_units, can_flip)
 
     def name_rankings(counts: Tensor, smallest: Tensor) -> dict[str, Tensor]:
         values = game.mask_inexact(torch.cat([counts, smallest[None]]))

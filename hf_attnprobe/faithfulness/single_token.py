@@ -111,7 +111,7 @@ def single_token(
 
 
 def predict_single_tokens(observation: Observation) -> Tensor:
-    """Return the explained class's probability when a text is reduced to each single unit.
+    """Return the explained class's probability for each unit as a text of its own.
 
     Args:
         observation: Model outputs and attention for a batch.

@@ -21,30 +21,34 @@ Source
     source.
 
 Order
-    Gini correlation between attention and the effects, in which each pair of units is weighted by
-    their difference in effect (see ``functional/rank.py``), and Kendall's τ-b, in which all pairs
-    count equally. Both are NaN in passages with 4 units or fewer.
+    The order of the units by attention is compared with their order by effect. In Kendall's τ-b,
+    all pairs of units count equally. In the Gini correlation, each pair is weighted by the
+    difference in effect (see ``functional/rank.py``). Both are NaN in passages with 4 units or
+    fewer.
 
 Drop
-    Loss of the answer in nats without the k units that a ranking puts first (top-k drop,
-    ContextCite), averaged over k = 1, 3 and 5. A value k only counts in passages with at least 2k
-    units. Baselines are the drop of random units (computed exactly for k = 1, by one draw per text
-    for larger k) and the best drop: for each k the largest drop of any ranking, including the
-    effect order.
+    The top-k drop (ContextCite) is the loss of the answer, in nats, when the first k units of a
+    ranking are deleted. It is averaged over k = 1, 3 and 5. A value k only counts in passages with
+    at least 2k units.
+
+    There are two baselines. One is the drop of random units, computed exactly for k = 1, and with
+    one random draw per text for larger k. The other is the best drop: for each k, the largest drop
+    of any ranking, including the order by effect.
 
 Mass
     Overlap of attention with the positive effects, both as distributions over the units. The
     baseline is the mean overlap over all assignments of the weights to the units.
 
 All sets, on request
-    All unit sets of short passages are deleted. This gives exact Shapley values, and the smallest
+    In short passages, every set of units is deleted. This gives exact Shapley values, and the smallest
     set without which greedy decoding generates another answer.
 
 Random halves, on request
-    Random halves of the units are deleted (64 halves in the paper), to fit ContextCite's LASSO to
-    the answer's logit per token. The linear datamodeling score (LDS) is the rank correlation
-    between the sum of a ranking's scores over the remaining units and this logit, over further
-    random halves.
+    Random halves of the units are deleted (64 halves in the paper). ContextCite fits a linear model
+    (LASSO) to the answer's logit per token.
+
+    Further random halves give the linear datamodeling score (LDS) of each ranking. It is the rank
+    correlation between this logit and the sum of the remaining units' scores.
 
 Compared rankings
     Attention, unit length, and deletion itself; for all heads together also the last layer's
@@ -98,29 +102,29 @@ from hf_attnprobe.protocol import (
 
 
 TOP_COUNTS = (1, 3, 5)
-"""Numbers k of top-ranked passage units that are deleted together. The top-k drop is the fall in the
-answer's log-probability without the first k units; the report averages it over these k."""
+"""Numbers of top-ranked units that are deleted from a passage. For example, 3 means that the first
+three units are deleted together."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
-"""Names of the rankings by length or position in the passage. They only define an order of the
-units and have no scores that could be compared with the units' effects."""
+"""Names of the rankings by length or position. They order the units of a passage, but do not assign
+scores to them."""
 SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Names of the rankings that are only used to guess the source, the unit whose deletion lowers the
-answer's log-probability most. No other statistic is computed for them."""
+"""Names of the rankings that are only used to guess the source of an answer. The source is the unit
+whose deletion makes the answer least probable."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
-answer's log-probability when the first k units are deleted."""
-MAX_UNITS_WITHOUT_ORDER = 4
-"""Number of units up to which a passage is too short for a rank correlation, because two orders of
-so few units often agree by chance."""
-MASK_STREAM = 5
-"""Index of the random number stream that draws the random halves of a passage on which ContextCite
+answer's log-probability when the first k units of a ranking are deleted."""
+MAX_UNITS_OF_SHORT_PASSAGE = 4
+"""Largest number of units in a passage that is too short for a rank correlation. Two orders of so
+few units often agree by chance."""
+CONTEXTCITE_STREAM = 5
+"""Index of the random number stream that draws the random halves of a passage to which ContextCite
 is fitted."""
-HELD_OUT_STREAM = 6
-"""Index of the random number stream that draws the random halves of a passage on which the linear
-datamodeling score (LDS) of each ranking is computed."""
+LDS_STREAM = 6
+"""Index of the random number stream that draws the random halves of a passage for the linear
+datamodeling score (LDS)."""
 RANDOM_ORDER_STREAM = 7
-"""Index of the random number stream that draws a random order of the passage units, the baseline
-for the top-k drop."""
+"""Index of the random number stream that shuffles the units of a passage. The random order is the
+baseline for the top-k drop."""
 READINGS: TestReadings = {
     "contextual_gain": "with the passage the answer gains {mean:.2f} nats of log-probability",
     "answer_is_greedy": make_share_reading(
@@ -192,9 +196,9 @@ class SourcesResult:
         unit_attention: Attention to each unit, by unit number; None unless the site contains all
             heads.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
-        smallest_set: Size of the smallest unit set whose deletion changes the answer, on request.
+        smallest_set: Size of the smallest set of units whose deletion changes the answer, on request.
             NaN if no set does.
-        no_smallest_set: 1 if deleting no unit set changes the answer, else 0, on request.
+        no_smallest_set: 1 if deleting no set of units changes the answer, else 0, on request.
         lds: Linear datamodeling score in [−1, 1], on request.
     """
 
@@ -342,7 +346,10 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Divide each ranking's positive scores by their sum, so that they sum to 1 over the units."""
+    """Scale each ranking's positive scores so that they sum to 1 over the units of a text.
+
+    Rankings without scores are left out.
+    """
     return {
         name: normalise_positive_part(values, content)
         for name, values in scores.items()
@@ -353,7 +360,7 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Convert each ranking's scores to ranks; scores that differ by rounding share a rank.
+    """Convert scores to ranks. Scores that only differ by rounding errors share a rank.
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.
@@ -375,11 +382,15 @@ def _rank_units(
 def _find_source(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return whether each ranking puts the source first (precision@1), and the source's position.
+    """Find the source of each answer, and check which rankings put it first.
 
-    The source is the unit whose deletion costs the answer most. The entry ``chance`` is the
-    precision of a random order. All values are ``[batch]``, and NaN in one-unit passages and if no
-    deletion lowers the answer's probability.
+    The source is the unit whose deletion makes the answer least probable. Passages with one unit
+    have no source, nor do passages in which no deletion lowers the answer's probability.
+
+    Returns:
+        Hits by ranking name, 1 if the ranking puts the source first and 0 otherwise, and the
+        positions of the sources. Each is ``[batch]`` and NaN in passages without a source. The
+        entry ``chance`` is the probability that a random order puts the source first.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
@@ -397,8 +408,11 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute each ranking's Gini correlation with the units' effects; NaN in short passages."""
-    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Compute the Gini correlation between each ranking and the units' effects.
+
+    It is NaN in short passages.
+    """
+    is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     return {
         name: gini_correlation(effects, ranks, content).masked_fill(is_too_short, torch.nan)
         for name, ranks in ranks_by_name.items()
@@ -408,8 +422,11 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute Kendall's τ-b between each ranking and the units' effects; NaN in short passages."""
-    is_too_short = content.sum(-1) <= MAX_UNITS_WITHOUT_ORDER
+    """Compute Kendall's τ-b between each ranking and the units' effects.
+
+    It is NaN in short passages.
+    """
+    is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
     taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(is_too_short[:, None], torch.nan)
@@ -429,14 +446,16 @@ def _measure_drops(
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    turns = {
+    turns_by_name = {
         name: compute_removal_rank(ranks, content)
         for name, ranks in ranks_by_name.items()
         if name not in RANKINGS_WITHOUT_DROP
     }
-    turns["random"] = _draw_random_turns(observation, seed)
-    losses = _measure_losses_without_top(observation, torch.stack([*turns.values()]))
-    losses_by_name = dict(zip(turns, losses, strict=True)) | {"best": losses.amax(0)}
+    turns_by_name["random"] = _draw_random_turns(observation, seed)
+    turns = torch.stack([*turns_by_name.values()])
+    losses = _measure_losses_without_top(observation, turns)
+    losses_by_name = dict(zip(turns_by_name, losses, strict=True))
+    losses_by_name["best"] = losses.amax(0)
     # The expected loss without a single random unit is known exactly.
     mean_effect = measure_deletion_effects(observation).sum(-1) / n_units
     losses_by_name["random"][0] = mean_effect.where(n_units > 1, torch.nan)
@@ -448,7 +467,7 @@ def _measure_drops(
 
 
 def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the loss without each ranking's first k units, for each k.
+    """Measure the loss when the first k units in each ranking are deleted, for several k.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -484,7 +503,9 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Compute the statistics that need the deletion of every unit set; empty in long passages.
+    """Compute the statistics for which every set of units must be deleted.
+
+    The result is empty if all passages are too long for this.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -512,7 +533,7 @@ def _analyse_all_sets(
 
 
 def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Delete every unit set in each passage with at most ``exact_units`` units.
+    """Measure the effect of deleting every set of units in short passages.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -520,8 +541,9 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
 
     Returns:
         The answer's losses in nats, and whether the greedy answer changes, each
-        ``[2^units, batch]``, numbered as in
-        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. Longer passages have 0 and False.
+        ``[2^units, batch]``. The sets have the same order as in
+        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all losses are
+        0 and no answer changes.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
@@ -529,7 +551,8 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
         content = content & (content.sum(-1, keepdim=True) <= exact_units)
         positions = aopc.list_unit_positions(content)
         is_unit = content.gather(1, positions)
-        sets = aopc.enumerate_subsets(positions.shape[1]).to(content.device)[:, None] & is_unit
+        subsets = aopc.enumerate_subsets(positions.shape[1]).to(content.device)
+        sets = subsets[:, None] & is_unit
         deleted = aopc.expand_to_positions(sets, positions, content.shape[1])
         probs = predict_without_units(observation, "deletion", deleted)
         return compute_answer_losses(observation, probs), observation.find_flips(probs).bool()
@@ -586,7 +609,7 @@ def measure_random_halves(
 def _fit_contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
     """Fit ContextCite's LASSO and return each unit's weight, ``[batch, keys]``."""
     content = observation.batch.content_mask
-    remaining, logits = measure_random_halves(observation, n_masks, MASK_STREAM, seed)
+    remaining, logits = measure_random_halves(observation, n_masks, CONTEXTCITE_STREAM, seed)
     weights = torch.zeros(content.shape, dtype=logits.dtype, device=logits.device)
     for row, is_unit in enumerate(content):
         weights[row, is_unit] = attribution.fit_lasso(remaining[:, row, is_unit], logits[:, row])
@@ -599,14 +622,15 @@ def _compute_lds(
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Compute each ranking's linear datamodeling score (LDS) ``[batch]``; None if not requested.
+    """Compute the linear datamodeling score (LDS) ``[batch]`` of each ranking.
 
-    The LDS is the Spearman correlation, over random halves of the passage, between the sum of the
-    remaining units' scores and the answer's logit given only these units.
+    The LDS shows how well the scores predict the answer when only a random half of the passage
+    remains. It is the Spearman correlation between the sum of the remaining units' scores and the
+    answer's logit. The result is None if ``options.masks`` is 0.
     """
     if not options.masks:
         return None
-    remaining, logits = measure_random_halves(observation, options.held_out, HELD_OUT_STREAM, seed)
+    remaining, logits = measure_random_halves(observation, options.held_out, LDS_STREAM, seed)
     mask = torch.ones_like(logits.T, dtype=torch.bool)
     scores_by_ranking = {}
     for name, values in scores.items():

@@ -19,16 +19,12 @@ from torch import Tensor
 
 
 REMOVAL_PERCENTAGES = (1, 5, 10, 20, 50)
-"""Percentages of a text's units (such as its words) that are removed to evaluate a ranking.
-
-These are the percentages in ERASER (DeYoung et al. 2020, Section 4).
-"""
+"""Percentages of a text's units (such as its words) that are removed to evaluate a ranking, as in
+ERASER (DeYoung et al. 2020, Section 4)."""
 MAX_UNITS_OF_EXACT_BOUNDS = 8
-"""Largest number of units for which the bounds of the AOPC are computed exactly.
-
-For n units, the model is run without each of the 2^n sets of units: 256 runs for 8 units. Longer texts use
-a beam search.
-"""
+"""Largest number of units for which the bounds of the AOPC (area over the perturbation curve) are
+computed exactly. For 8 units, this takes 2^8 = 256 runs of the model. For longer texts, a beam
+search is used."""
 
 
 def compute_removal_counts(n_units: Tensor) -> Tensor:
@@ -113,7 +109,7 @@ def enumerate_subsets(n_units: int) -> Tensor:
     """Enumerate all subsets of ``n_units`` units as bool vectors, sorted by set number.
 
     Args:
-        n_units: number of units, from 0.
+        n_units: number of units, at least 0.
 
     Returns:
         bool [2^units, units]. Row s contains unit i if bit i in the binary number s is 1.
@@ -213,11 +209,11 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
     return total / n_units
 
 
-def list_removed_sets(ranks: Tensor) -> Tensor:
+def list_removed_sets(removal_steps: Tensor) -> Tensor:
     """List the sets of removed units after 0, 1, … steps of a removal order.
 
     Args:
-        ranks: step in which each unit is removed, from 0, int [..., units].
+        removal_steps: step in which each unit is removed, from 0, int [..., units].
 
     Returns:
         Set numbers, int64 [units + 1, ...], as in :func:`enumerate_subsets`.
@@ -225,9 +221,13 @@ def list_removed_sets(ranks: Tensor) -> Tensor:
     >>> list_removed_sets(torch.tensor([1, 0, 2])).tolist()
     [0, 2, 3, 7]
     """
-    n_units = ranks.shape[-1]
-    bits = 1 << torch.arange(n_units, device=ranks.device)
-    return torch.stack([((ranks < step) * bits).sum(-1) for step in range(n_units + 1)])
+    n_units = removal_steps.shape[-1]
+    bits = 1 << torch.arange(n_units, device=removal_steps.device)
+    set_numbers = []
+    for step in range(n_units + 1):
+        is_removed = removal_steps < step
+        set_numbers.append((is_removed * bits).sum(-1))
+    return torch.stack(set_numbers)
 
 
 def search_aopc_bounds(
@@ -294,7 +294,7 @@ def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, widt
 
 
 def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
-    """Add each unit to each set, which gives one new set for each pair of a set and a unit.
+    """Create new sets by adding each unit to each set.
 
     Args:
         sets: bool [copies, batch, units].
@@ -310,10 +310,10 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
 
 
 def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
-    """Mask the values of duplicate sets by −∞, so that a beam contains each set only once.
+    """Set the values of duplicate sets to −∞, so that a beam search keeps each set only once.
 
-    Several removal orders lead to the same set of removed units. Only the copy with the largest
-    value keeps its value.
+    Different removal orders can lead to the same set of removed units. The copy with the largest
+    value is not changed.
 
     Args:
         sets: bool [copies, batch, units].
@@ -335,7 +335,7 @@ def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
 
 
 def number_distinct_sets(sets: Tensor) -> Tensor:
-    """Assign a number to each set, such that equal sets in the same text get equal numbers.
+    """Assign a number to each set, so that equal sets in the same text get equal numbers.
 
     Args:
         sets: bool [copies, batch, keys].

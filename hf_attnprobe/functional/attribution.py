@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.rank import compute_net_wins
+from hf_attnprobe.functional.rank import count_smaller_minus_larger
 from hf_attnprobe.functional.similarity import pearson
 
 
@@ -102,17 +102,15 @@ def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
     return gains.mean(0), gains.std(0) / math.sqrt(len(gains))
 
 
-def find_smallest_set_size(holds: Tensor) -> Tensor:
+def find_smallest_set_size(meets_condition: Tensor) -> Tensor:
     """Find the size of the smallest set of units that meets a condition.
 
-    For example, let ``flips`` be True for each set whose removal flips a decision. With
-    ``holds=flips``, the result is the fewest units that must be removed to flip the decision.
-    With ``holds=~flips.flip(0)``, it is the fewest units that preserve the decision if all other
-    units are removed, because in reversed order, row s belongs to the complement of set s.
+    For example, if the condition is that the removal of the set flips the decision, the result is
+    the number of units that must be removed to flip the decision.
 
     Args:
-        holds: whether each set meets the condition, bool [2^units, batch], in the order of
-            :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`.
+        meets_condition: whether each set meets the condition, bool [2^units, batch]. The sets are in
+            the order of :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`.
 
     Returns:
         float64 [batch]; 0 if the empty set meets the condition, NaN if no set does.
@@ -120,9 +118,9 @@ def find_smallest_set_size(holds: Tensor) -> Tensor:
     >>> find_smallest_set_size(torch.tensor([[False], [False], [True], [True]])).tolist()
     [1.0]
     """
-    sizes = [set_number.bit_count() for set_number in range(len(holds))]
-    set_sizes = torch.tensor(sizes, dtype=torch.float64, device=holds.device)[:, None]
-    smallest = set_sizes.where(holds, torch.inf).amin(0)
+    sizes = [set_number.bit_count() for set_number in range(len(meets_condition))]
+    set_sizes = torch.tensor(sizes, dtype=torch.float64, device=meets_condition.device)[:, None]
+    smallest = set_sizes.where(meets_condition, torch.inf).amin(0)
     return smallest.masked_fill(smallest.isinf(), torch.nan)
 
 
@@ -190,7 +188,7 @@ def fit_lasso(
 
 
 def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Compute Spearman's rank correlation between a and b; tied values share their mean rank.
+    """Compute Spearman's rank correlation between a and b. Tied values share their mean rank.
 
     If a and b are predicted and true outputs for random sets of units, this is the linear
     datamodeling score (LDS; Park et al. 2023), which ContextCite also uses.
@@ -209,6 +207,6 @@ def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
     """
     # The number of smaller values minus the number of larger values is a linear function of the mean
     # rank, so it has the same correlation.
-    ranks_a = compute_net_wins(a.double(), mask).double()
-    ranks_b = compute_net_wins(b.double(), mask).double()
+    ranks_a = count_smaller_minus_larger(a.double(), mask).double()
+    ranks_b = count_smaller_minus_larger(b.double(), mask).double()
     return pearson(ranks_a, ranks_b, mask)

@@ -66,8 +66,8 @@ class _ClassComparison(NamedTuple):
     rival_wins_ties: Tensor
     starts_lost: Tensor
 
-    def is_lost(self, margins: Tensor) -> Tensor:
-        """Check whether the compared class loses to a rival class.
+    def loses_to_rival(self, margins: Tensor) -> Tensor:
+        """Check whether the class loses to each rival class, because its margin is too small.
 
         Args:
             margins: margins over each rival, [..., batch, rivals, n].
@@ -209,7 +209,7 @@ def count_removals_to_flip(
     reversed_order = order.flip(-1)
     margins = _sum_in_order(comparison.token_margins, reversed_order)
     margins.add_(comparison.margin_offset.unsqueeze(-1))
-    is_lost = comparison.is_lost(margins).any(-2)
+    is_lost = comparison.loses_to_rival(margins).any(-2)
     flips = is_lost != comparison.starts_lost[:, None]
     n_remaining = torch.arange(1, n_keys + 1, dtype=torch.int32, device=mask.device)
     # With all tokens remaining nothing is erased, so this is no flip.
@@ -225,7 +225,7 @@ def count_removals_to_flip(
     n_removed = n_removed.masked_fill(has_no_weight, torch.nan)
 
     if all_zero:
-        is_lost = comparison.is_lost(comparison.bias_margin.unsqueeze(-1))
+        is_lost = comparison.loses_to_rival(comparison.bias_margin.unsqueeze(-1))
         is_lost = is_lost.any(1)[:, 0]
         only_bias_flips = n_removed.isnan() & (is_lost != comparison.starts_lost)
         n_removed_until_bias = (n_keys - min_remaining + 1).double()
@@ -337,14 +337,14 @@ def find_minimal_flip_set(
     n_keys = mask.shape[-1]
     n_remaining = torch.arange(1, n_keys + 1, device=mask.device)
     is_erased = n_remaining < n_positive
-    flips = comparison.is_lost(margins) & is_erased.unsqueeze(1)
+    flips = comparison.loses_to_rival(margins) & is_erased.unsqueeze(1)
     max_remaining = (flips * n_remaining).amax(-1)  # [batch, rivals]
     size = (n_positive - max_remaining).double()
     size = size.masked_fill(max_remaining == 0, torch.inf)
 
     if all_zero:
         has_several_tokens = mask.sum(-1, keepdim=True) > 1
-        full_set_flips = comparison.is_lost(comparison.bias_margin.unsqueeze(-1))
+        full_set_flips = comparison.loses_to_rival(comparison.bias_margin.unsqueeze(-1))
         full_set_flips = full_set_flips[..., 0] & has_several_tokens
         only_full_set_flips = size.isinf() & full_set_flips
         size = torch.where(only_full_set_flips, n_positive.double(), size)
@@ -360,10 +360,10 @@ def find_minimal_flip_set(
     return FlipSet(size, rival_margins)
 
 
-def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
-    """Replace NaN removal counts by the token count, for texts whose decision can flip.
+def replace_unflipped_counts(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
+    """Replace NaN by the number of all tokens, if another removal order flips the decision.
 
-    A removal order that never flips the decision then counts as removing all tokens, so that all
+    An order that never flips a decision then counts as if it removes all tokens. This way, all
     orders are compared on the same texts.
 
     Args:
@@ -377,7 +377,7 @@ def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor
 
     >>> n_removed = torch.tensor([2.0, torch.nan, torch.nan]).double()
     >>> n_tokens, can_flip = torch.tensor([5, 5, 5]), torch.tensor([True, True, False])
-    >>> count_unflipped_as_all(n_removed, n_tokens, can_flip).tolist()
+    >>> replace_unflipped_counts(n_removed, n_tokens, can_flip).tolist()
     [2.0, 5.0, nan]
     """
     filled = torch.where(n_removed.isnan(), n_tokens.to(n_removed), n_removed)
@@ -385,7 +385,7 @@ def count_unflipped_as_all(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor
 
 
 def normalise_removals(n_removed: Tensor, random: Tensor, best: Tensor) -> Tensor:
-    """Rescale removal counts, such that a random order gets 0 and the best order gets 1.
+    """Rescale removal counts so that a random order gets 0 and the best order gets 1.
 
     Args:
         n_removed: removal counts, or shares of removed tokens, [batch].

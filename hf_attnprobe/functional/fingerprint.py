@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 
-COPY_BYTES = 1 << 24
-"""Number of bytes that are copied from a GPU at a time when a model is hashed, 16 MiB.
-
-For a model of 13.5 GB, copying in such steps takes 1.3 s. Copying whole tensors takes 10 s.
-"""
+BYTES_PER_COPY = 1 << 24
+"""Number of bytes that are copied from a GPU at a time when a model is hashed, 16 MiB. Larger
+copies are slower: copying whole tensors takes 10 s instead of 1.3 s for a model of 13.5 GB."""
 
 
 def compute_fingerprint(model: torch.nn.Module) -> str:
@@ -53,7 +51,7 @@ def _hash_tensor(tensor: torch.Tensor) -> bytes:
     """Compute the SHA-256 hash of a tensor's bytes."""
     flat_bytes = tensor.detach().contiguous().flatten().view(torch.uint8)
     tensor_hash = hashlib.sha256()
-    for chunk in flat_bytes.split(COPY_BYTES):
+    for chunk in flat_bytes.split(BYTES_PER_COPY):
         if chunk.is_cuda:
             # A GPU can write to pinned memory directly, which is 20 times faster.
             pinned = torch.empty_like(chunk, device="cpu", pin_memory=True)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-"""Constant in the SplitMix64 random generator by which its state grows: 2^64 / golden ratio."""
+_SPLITMIX_INCREMENT = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of the state in the random number generator SplitMix64: 2^64 divided by the golden
+ratio."""
 
 
 def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def split_fixed_weights(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """Split attention into fixed weights and the sum of all movable weights.
+    """Separate the fixed weights from the movable weights, and sum the movable ones.
 
     Args:
         attention: attention weights, [..., keys]; rows sum to 1.
@@ -170,7 +171,7 @@ def _compute_random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
     This is SplitMix64 (Steele, Lea and Flood 2014), used as a counter-based generator. It is much
     faster than creating a NumPy generator for each text.
     """
-    return _mix(_GAMMA * counter + _mix(stream.copy()))
+    return _mix(_SPLITMIX_INCREMENT * counter + _mix(stream.copy()))
 
 
 def _mix(bits: np.ndarray) -> np.ndarray:
@@ -179,7 +180,7 @@ def _mix(bits: np.ndarray) -> np.ndarray:
     The function is a bijection. If one input bit changes, each output bit changes with a
     probability of about one half.
     """
-    # The shifts and factors are those of SplitMix64. The last factor is 1, so nothing is multiplied.
+    # Each step has the shift and the factor from SplitMix64. The last step has no factor.
     for shift, factor in (
         (30, 0xBF58476D1CE4E5B9),
         (27, 0x94D049BB133111EB),
@@ -219,7 +220,7 @@ def draw_permutations(
     positions = np.arange(n_keys, dtype=np.uint64)
     n_bits = np.uint64(n_keys.bit_length())
 
-    stream = _compute_row_streams(is_visible, seed, example_ids)
+    stream = _compute_stream_numbers(is_visible, seed, example_ids)
     copy = np.arange(first + 1, first + n_copies + 1, dtype=np.uint64)
     copy = copy[:, None, None, None]
     shuffled = _compute_random_bits(copy, stream)
@@ -242,10 +243,12 @@ def draw_permutations(
     return permutations.to(visible.device)
 
 
-def _compute_row_streams(
+def _compute_stream_numbers(
     is_visible: np.ndarray, seed: int, example_ids: Sequence[int]
 ) -> np.ndarray:
-    """Compute a reproducible random number for every query and key of each text.
+    """Compute a reproducible stream number for each query and key of each text.
+
+    Random numbers from different streams are independent.
 
     Args:
         is_visible: whether the query may attend to the key, bool [batch, queries, keys].
@@ -253,7 +256,7 @@ def _compute_row_streams(
         example_ids: text ids.
 
     Returns:
-        Random numbers, uint64 [batch, queries, keys].
+        Stream numbers, uint64 [batch, queries, keys].
     """
     # Queries and keys are counted within the text, so that padding has no influence.
     is_query = is_visible.any(2, keepdims=True)
@@ -263,7 +266,7 @@ def _compute_row_streams(
     ids = np.asarray(example_ids, dtype=np.int64).astype(np.uint64)
     ids = ids[:, None, None]
     seed_counter = np.array([seed + 1], dtype=np.uint64)
-    text_bits = _mix(ids + _GAMMA * seed_counter)
+    text_bits = _mix(ids + _SPLITMIX_INCREMENT * seed_counter)
     query_bits = query_number << np.uint64(32)
     return _mix(text_bits + query_bits + key_number)
 

@@ -23,20 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd, vertex_jsd
+from hf_attnprobe.functional.divergence import jsd, largest_jsd, one_hot_jsd, tvd
 from hf_attnprobe.functional.search import bisect_boundary
 
 
 CANDIDATES_PER_CHUNK = 1 << 16
-"""Number of candidate attention distributions that are evaluated at a time.
-
-This many candidates fit into the cache of a CPU core.
-"""
+"""Number of candidate attention distributions that are evaluated at a time. This many candidates
+fit into the cache of a CPU core."""
 LOGIT_ROUNDING = 2.0**-44
-"""Largest rounding error in a logit, relative to the largest absolute token score.
-
-The bound holds for sums over up to about a thousand tokens.
-"""
+"""Largest rounding error in a logit, divided by the largest absolute token score. It is valid for
+texts with up to about a thousand tokens."""
 PROBABILITY_ROUNDING = 2.0**-50
 """Largest rounding error in the total variation distance between two outputs."""
 
@@ -140,7 +136,7 @@ def _run_in_chunks(
     """Run a function in float64 on chunks of the batch, and concatenate its results.
 
     Yields:
-        Each tensor that the function returns, [epsilons, batch, ...].
+        One tensor [epsilons, batch, ...] for each tensor that the function returns.
     """
     chunks = zip(
         attention.double().split(chunk_size),
@@ -299,10 +295,11 @@ def find_farthest_in_slab(
 
 
 def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
-    """Compute, for each edge, the weights on token j at which the logit reaches its two bounds.
+    """Compute the weights at which the logit reaches its lower and its upper bound, for each edge.
 
-    On an edge, only two tokens i and j have weight. All weights between the two computed ends are
-    feasible. If both ends are below 0 or both are above 1, no weight is feasible.
+    On an edge, only two tokens i and j have weight, and the computed weights are those of token j.
+    All weights between the two ends are feasible. If both ends are below 0 or both are above 1, no
+    weight is feasible.
 
     Args:
         edges: edges with the token scores u_t.
@@ -385,33 +382,27 @@ def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[
 # program; see :func:`solve_linear_program`.
 
 
-NUMBERS_PER_CHUNK = 1 << 19
-"""Number of array entries (token pairs times classes) that are computed at a time."""
+ENTRIES_PER_CHUNK = 1 << 19
+"""Number of array entries that are computed at a time. An array has one entry for each pair of
+tokens and each class."""
 MAX_CLASS_PAIRS = 28
-"""Largest number of class pairs from which the upper bound for the JSD is computed.
-
-With up to 8 classes, these are all pairs. With more classes, the pairs of the most probable classes are
-used. The bound is valid for any subset of the pairs.
-"""
+"""Largest number of class pairs from which the upper bound for the JSD is computed. Models with up
+to 8 classes have no more pairs. For other models, the pairs of the most probable classes are
+used."""
 N_GRID_POINTS = 9
-"""Number of ways to split the attention between two tokens that are tried for each pair of tokens.
-
-With 9 ways, the second token gets 0, 1/8, 2/8, … or all of the feasible range of weights.
-"""
-N_REFINED_ENDS = 32
-"""Number of the most distant candidate distributions per text that are refined by bisection."""
+"""Number of evenly spaced attention weights that are tried for the second token in each pair of
+tokens. The first token gets the remaining weight."""
+N_REFINED_CANDIDATES = 32
+"""Number of candidate distributions per text that are refined by bisection. The most distant
+candidates are chosen."""
 N_BISECTIONS = 40
-"""Number of bisection steps by which a candidate distribution is refined."""
-EPSILON_MARGIN = 1 - 1e-9
-"""Factor on the largest allowed output change ε.
-
-It is slightly below 1, so that rounding cannot make the output change exceed ε.
-"""
-SOLVER_TOLERANCE = 1e-6
-"""Amount by which the constraints of the linear program are tightened, in log odds.
-
-It is larger than the solver's tolerance, so that solutions satisfy the original constraints.
-"""
+"""Number of bisection steps by which the most distant candidate distributions are refined."""
+EPSILON_SAFETY_FACTOR = 1 - 1e-9
+"""Factor on the allowed output change ε. It is slightly below 1, so that output changes stay within
+ε despite rounding errors."""
+SOLVER_SAFETY_MARGIN = 1e-6
+"""Safety margin by which the constraints of the linear program are tightened, in log odds. It is
+larger than the error of the solver."""
 
 
 class JsdBounds(NamedTuple):
@@ -436,7 +427,7 @@ def epsilon_max_jsd_bounds(
 
     This extends :func:`epsilon_max_jsd` to several classes. For two classes and ε > 0, both
     bounds agree with the exact solution up to 1e-7. For ε = 0, the lower bound can be far too
-    low, because rounding decides which candidates are within ε.
+    low, because rounding errors alone can change the output by more than 0.
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -448,7 +439,7 @@ def epsilon_max_jsd_bounds(
         Both bounds, and the attention that reaches the lower bound.
     """
     n_keys, n_classes = logits.shape[1:]
-    chunk_size = max(1, NUMBERS_PER_CHUNK // max(1, n_keys**2 // 2 * n_classes))
+    chunk_size = max(1, ENTRIES_PER_CHUNK // max(1, n_keys**2 // 2 * n_classes))
     results = _run_in_chunks(_compute_bounds, chunk_size, attention, logits, mask, epsilons)
     return JsdBounds(*results)
 
@@ -458,10 +449,12 @@ def _compute_bounds(
 ) -> JsdBounds:
     """Compute lower and upper bounds for the largest JSD within ε, for each ε.
 
-    This implements :func:`epsilon_max_jsd_bounds` for a part of the batch, in float64. The lower
-    bound is the JSD of the farthest attention among several candidates: the original attention, the
-    solution of a linear program, and points on the edges of the simplex. The upper bound comes from
-    :func:`_bound_by_slabs`, which also finds the edges that are worth searching.
+    This implements :func:`epsilon_max_jsd_bounds` for a part of the batch, in float64.
+
+    - The lower bound is the JSD of the farthest candidate. Candidates are the original attention,
+      the solution of a linear program, and attention to only two tokens.
+    - The upper bound comes from :func:`_bound_by_slabs`. This function also finds the pairs of
+      tokens that are worth searching.
     """
     if mask.shape[-1] < 2:
         zero = attention.new_zeros(len(epsilons), len(attention))
@@ -476,10 +469,12 @@ def _compute_bounds(
         upper, feasible_edges = _bound_by_slabs(attention, logits, mask, probs, epsilon)
         edge_candidates = _search_edges(attention, logits, feasible_edges, probs, epsilon)
         program_candidate = solve_linear_program(attention, logits, mask, epsilon)
-        candidates = torch.cat([torch.stack([attention, program_candidate]), edge_candidates])
+        other_candidates = torch.stack([attention, program_candidate])
+        candidates = torch.cat([other_candidates, edge_candidates])
         farthest, lower = _choose_farthest_candidate(candidates, attention, logits, probs, epsilon)
         bounds.append((lower, upper, farthest))
-    return JsdBounds(*map(torch.stack, zip(*bounds, strict=True)))
+    lower_bounds, upper_bounds, attentions = zip(*bounds, strict=True)
+    return JsdBounds(torch.stack(lower_bounds), torch.stack(upper_bounds), torch.stack(attentions))
 
 
 def _compute_probs(attention: Tensor, logits: Tensor) -> Tensor:
@@ -526,10 +521,10 @@ def _choose_farthest_candidate(
     return candidates[best_index, text], best_divergence.clamp_min(0)
 
 
-def iterate_slabs(
+def iterate_class_pairs(
     probs: Tensor, max_score: Tensor, epsilon: float
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """Iterate over class pairs with the feasible range of their log odds.
+    """Iterate over pairs of classes, and compute the allowed range of their log odds.
 
     Args:
         probs: original output, [batch, classes], most probable class first.
@@ -540,6 +535,7 @@ def iterate_slabs(
         Class indices i and j, and the lowest and highest log odds of i against j, each [batch, 1].
     """
     n_classes = probs.shape[-1]
+    # The classes are sorted by probability, so probable pairs have a small sum of indices.
     pairs = itertools.combinations(range(n_classes), 2)
     most_probable_pairs = sorted(pairs, key=sum)[:MAX_CLASS_PAIRS]
     for i, j in most_probable_pairs:
@@ -585,7 +581,7 @@ def _bound_by_slabs(
     max_logit = logits.masked_fill(~mask[..., None], 0).abs()
     max_difference = 2 * max_logit.amax(2).amax(1)[:, None]
 
-    for i, j, low, high in iterate_slabs(probs, max_difference, epsilon):
+    for i, j, low, high in iterate_class_pairs(probs, max_difference, epsilon):
         difference = logits[..., i] - logits[..., j]
         edges = build_edges(attention, difference, mask)
         slab_bound, _ = find_farthest_in_slab(attention, edges, low, high)
@@ -622,7 +618,7 @@ def _search_edges(
     edges = feasible_edges.edges
     text = torch.arange(len(logits), device=logits.device)[:, None]
     # No distance exceeds 1 except by rounding, so ε = 1 means that there is no limit.
-    limit = EPSILON_MARGIN * epsilon if epsilon < 1 else math.inf
+    limit = EPSILON_SAFETY_FACTOR * epsilon if epsilon < 1 else math.inf
 
     def make_change_function(pair: Tensor) -> Callable[[Tensor], Tensor]:
         # With weight w on token j and 1 − w on token i, the logits are (1 − w) u_i + w u_j.
@@ -640,11 +636,9 @@ def _search_edges(
 
 
 EdgeChange = Callable[[Tensor], Callable[[Tensor], Tensor]]
-"""Function that returns a function for computing output changes on given edges.
-
-The outer function receives the edge numbers, [batch, n]. The inner function receives the weight on the
-second token of each edge, [batch, n], and returns the output change (TVD) for each weight, [batch, n].
-"""
+"""Function that creates a function for computing output changes. The outer function receives edge
+numbers, [batch, n]; an edge is a pair of tokens. The inner function receives the weight on the
+second token of each edge, and returns the output change (TVD) for each weight, both [batch, n]."""
 
 
 class EdgeEnds(NamedTuple):
@@ -661,12 +655,13 @@ class EdgeEnds(NamedTuple):
     is_found: Tensor
 
     def build_attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Build the attention weights at each end.
+        """Build the attention weights at each of the outermost feasible points.
 
         Args:
-            attention: original attention, [batch, keys], used for ends that were not found.
-            first: index of each edge's first token, [batch, ends].
-            second: index of each edge's second token, [batch, ends].
+            attention: original attention, [batch, keys], which replaces points that were not
+                found.
+            first: index of the first token with weight, [batch, ends].
+            second: index of the second token with weight, [batch, ends].
 
         Returns:
             Attention weights, [ends, batch, keys].
@@ -741,7 +736,7 @@ def search_edge_ends(
     possible_jsd = compute_two_point_jsd(edges, outside.clone())
     possible_jsd = possible_jsd.masked_fill(~is_any_feasible, -1)
     possible_jsd = _flatten_by_text(possible_jsd)
-    n_refined = min(N_REFINED_ENDS, possible_jsd.shape[-1])
+    n_refined = min(N_REFINED_CANDIDATES, possible_jsd.shape[-1])
     possible_jsd, refined = possible_jsd.topk(n_refined)
     inside = _flatten_by_text(inside).gather(1, refined)
     outside = _flatten_by_text(outside).gather(1, refined)
@@ -778,18 +773,18 @@ def solve_linear_program(attention: Tensor, logits: Tensor, mask: Tensor, epsilo
     """
     from scipy.optimize import linprog
 
-    max_change = 2 * math.atanh(min(epsilon, EPSILON_MARGIN)) - SOLVER_TOLERANCE
+    max_change = 2 * math.atanh(min(epsilon, EPSILON_SAFETY_FACTOR)) - SOLVER_SAFETY_MARGIN
     log_odds = logits - logits[..., :1]
     original_log_odds = torch.einsum("bk,bkn->bn", attention, log_odds)
     changes = log_odds - original_log_odds[:, None]
-    vertex_jsds = vertex_jsd(attention)
+    one_hot_jsds = one_hot_jsd(attention)
     solutions = attention.clone()
     for text in (mask.sum(-1) > 1).nonzero()[:, 0].tolist():
         is_token = mask[text]
         class_changes = changes[text, is_token].t()
         constraints = torch.cat([class_changes, -class_changes]).cpu().numpy()
         result = linprog(
-            -vertex_jsds[text, is_token].cpu().numpy(),
+            -one_hot_jsds[text, is_token].cpu().numpy(),
             A_ub=constraints,
             b_ub=[max_change] * len(constraints),
             A_eq=np.ones((1, constraints.shape[1])),
@@ -812,16 +807,12 @@ Replay = Callable[[Tensor], Tensor]
 It receives attention, [copies, batch, keys], and returns probabilities, [copies, batch, classes].
 """
 
-MAX_EDGE_TOKENS = 32
-"""Largest number of tokens whose pairs are searched: the 32 least attended tokens of a text.
-
-They form up to 496 pairs. The farthest attention puts its weight on tokens that have little weight.
-"""
+MAX_PAIRED_TOKENS = 32
+"""Largest number of tokens from which pairs are formed: the 32 least attended tokens form 496
+pairs. Tokens with little attention are chosen because distant attention puts its weight on them."""
 N_FINE_GRID_POINTS = 33
-"""Number of ways to split the attention between two tokens that are tried for each pair of tokens.
-
-This number is used for models whose logits are not linear in the attention.
-"""
+"""Number of evenly spaced attention weights that are tried for the second token in each pair of
+tokens. This finer grid is used for models whose logits are not linear in the attention."""
 
 
 @torch.no_grad()
@@ -846,7 +837,7 @@ def search_edges_by_replay(
         the model's attention.
     """
     token_order = attention.masked_fill(~visible, torch.inf)
-    token_order = token_order.argsort(dim=-1, stable=True)[:, :MAX_EDGE_TOKENS]
+    token_order = token_order.argsort(dim=-1, stable=True)[:, :MAX_PAIRED_TOKENS]
     token_attention = attention.gather(1, token_order)
     is_real = visible.gather(1, token_order)
     edges = build_edges(token_attention, torch.zeros_like(token_attention), is_real)

@@ -23,10 +23,8 @@ from hf_attnprobe.functional.aopc import list_unit_positions
 
 
 MIN_IOU_OF_HIT = 0.5
-"""Smallest intersection over union (IOU) from which a span of an explanation matches a human span.
-
-IOU is the number of units in both spans, divided by the number of units in at least one of them.
-"""
+"""Smallest intersection over union (IOU) at which two spans of units match. The IOU is the number
+of units in both spans, divided by the number of units in at least one of them."""
 
 
 def auprc(scores: Tensor, marked: Tensor, content: Tensor) -> Tensor:
@@ -86,15 +84,15 @@ def _compute_precisions(scores: Tensor, marked: Tensor, content: Tensor) -> tupl
     all_scores = scores[:, None]
     threshold = scores[..., None]
     scores_at_least = (all_scores >= threshold) & content[:, None]
-    scores_more = (all_scores > threshold) & content[:, None]
+    scores_higher = (all_scores > threshold) & content[:, None]
 
     precisions = []
-    for chosen in (scores_at_least, scores_more):
+    for chosen in (scores_at_least, scores_higher):
         n_hits = (chosen & marked[:, None]).sum(-1)
         n_chosen = chosen.sum(-1).clamp_min(1).double()
         precisions.append(n_hits / n_chosen)
     precision, previous_precision = precisions
-    return precision, previous_precision.masked_fill(~scores_more.any(-1), 1)
+    return precision, previous_precision.masked_fill(~scores_higher.any(-1), 1)
 
 
 def _average_over_marked(values: Tensor, marked: Tensor, content: Tensor) -> Tensor:

@@ -110,23 +110,6 @@ class Prediction:
             return parts
         return parts * self.n_parts
 
-    def compute_margins(self, probs: Tensor) -> Tensor:
-        """Compute the margin between the two most probable outcomes, averaged over the parts.
-
-        Args:
-            probs: prediction vectors, [batch, entries].
-
-        Returns:
-            Differences of log-probabilities in nats, [batch].
-        """
-        grouped = self.group_by_part(probs).double()
-        is_present = grouped.sum(-1) > 0
-        top_two, _ = grouped.topk(2, dim=-1)
-        top_log_prob, runner_up_log_prob = _safe_log(top_two).unbind(-1)
-        margins = top_log_prob - runner_up_log_prob
-        margins = margins * is_present
-        return margins.sum(-1) / is_present.sum(-1)
-
     def compute_standard_sharpness(self, probs: Tensor) -> float | None:
         """Compute the factor on all logits that makes the median top probability .95.
 
@@ -269,9 +252,9 @@ class Prediction:
         """
         if target is None:
             return (self.decide(before) != self.decide(after)).any(-1)
-        return self.is_decided_for(before, target) != self.is_decided_for(after, target)
+        return self.is_target_predicted(before, target) != self.is_target_predicted(after, target)
 
-    def is_decided_for(self, probs: Tensor, target: int | None) -> Tensor:
+    def is_target_predicted(self, probs: Tensor, target: int | None) -> Tensor:
         """Check whether a given class or label is predicted.
 
         Args:

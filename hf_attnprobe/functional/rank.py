@@ -19,15 +19,11 @@ from torch import Tensor
 
 
 MAX_EXACT_LENGTH = 33
-"""Largest number of values for which the p-value of Kendall's τ is exact if there are no ties.
-
-SciPy uses the same limit.
-"""
-SIGNS_PER_CHUNK = 1 << 16
-"""Number of pair signs, sign(x_i − x_j), that are computed at a time for Kendall's τ.
-
-This many signs fit into the cache of a CPU core.
-"""
+"""Largest number of values for which the p-value of Kendall's τ is exact, if there are no ties.
+SciPy uses the same limit."""
+PAIRS_PER_CHUNK = 1 << 16
+"""Number of value pairs that are compared at a time for Kendall's τ. This many pairs fit into the
+cache of a CPU core."""
 
 
 class RankCorrelation(NamedTuple):
@@ -71,26 +67,27 @@ def _build_p_value_table() -> Tensor:
     return table
 
 
-def _count_pairs(values: Tensor, mask: Tensor) -> Tensor:
-    """Compute the number of concordant minus discordant pairs for any two vectors.
+def _compute_kendall_scores(values: Tensor, mask: Tensor) -> Tensor:
+    """Compute Kendall's score for any two vectors: concordant minus discordant pairs.
 
-    Two positions i and j are concordant if x_i − x_j has the same sign in both vectors. A matrix product multiplies the signs of x_i − x_j for all pairs of positions. The batch is
-    split into chunks whose signs fit into a CPU core's cache.
+    A pair of positions i and j is concordant if x_i − x_j has the same sign in both vectors, and
+    discordant if the signs are opposite. A matrix product compares the signs of all pairs. The
+    batch is split into chunks that fit into the cache of a CPU core.
 
     Args:
         values: [batch, vectors, keys].
         mask: positions to include, bool [batch, keys].
 
     Returns:
-        Count differences, float64 [batch, vectors, vectors]. The diagonal contains each vector's
-        number of untied pairs.
+        Scores, float64 [batch, vectors, vectors]. The diagonal contains the number of untied pairs
+        of each vector.
     """
     _, n_vectors, n_keys = values.shape
     # Sums of signs are exact in float32 up to 4,096 keys.
     if n_keys > 4096:
         values = values.double()
     n_signs_per_text = n_vectors * n_keys**2
-    chunk_size = max(1, SIGNS_PER_CHUNK // max(1, n_signs_per_text))
+    chunk_size = max(1, PAIRS_PER_CHUNK // max(1, n_signs_per_text))
     is_real = mask.to(values.dtype).unsqueeze(1)
     counts = []
     chunks = zip(values.split(chunk_size), is_real.split(chunk_size), strict=True)
@@ -176,10 +173,11 @@ def _expand_columns(x: Tensor) -> Tensor:
 
 
 def _look_up_exact_p_value(score: Tensor, n: Tensor) -> Tensor:
-    """Look up exact p-values in the table for up to 33 values.
+    """Return exact p-values of Kendall's τ for values without ties.
 
-    For more values, the result is only correct if at most one pair is discordant (or concordant).
-    The p-value is then 2/n! or 2/(n−1)!.
+    For up to 33 values, the p-value is looked up in a table. For n > 33 values, the result is only
+    correct if at most one pair is discordant, or at most one pair is concordant. The p-value is
+    then 2/n! or 2/(n−1)!.
     """
     n_pairs = n * (n - 1) / 2
     n_discordant = (n_pairs - score.abs()) / 2
@@ -191,7 +189,7 @@ def _look_up_exact_p_value(score: Tensor, n: Tensor) -> Tensor:
     column = n_discordant.clamp(0, last_column).long()
     table_value = table[row, column]
 
-    # This is ln n! or ln (n − 1)!.
+    # The logarithm of n! without discordant pairs, and of (n − 1)! with one discordant pair.
     log_factorial = torch.lgamma(n + 1 - n_discordant.clamp(max=1))
     value_beyond_table = (math.log(2) - log_factorial).exp()
     return torch.where(n <= MAX_EXACT_LENGTH, table_value, value_beyond_table)
@@ -241,7 +239,7 @@ def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
 
     Significant agreement means a positive τ with a two-sided p-value of at most ``level``. For up
     to 33 values without ties, the probability is exact. For more values, half the level is
-    accurate to ±.002. With ties, the probability is smaller.
+    returned, which is accurate to ±.002. With ties, the probability is smaller.
 
     Args:
         n: number of values, any shape.
@@ -308,7 +306,7 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
     Returns:
         τ-b and p-value, each float64 [batch, vectors, vectors].
     """
-    score = _count_pairs(values, mask)
+    score = _compute_kendall_scores(values, mask)
     n_untied = score.diagonal(dim1=-2, dim2=-1)
     is_undefined = (_expand_rows(n_untied) == 0) | (_expand_columns(n_untied) == 0)
     tau = score / _expand_rows(n_untied).sqrt()
@@ -415,16 +413,17 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     is_top = is_top.gather(-1, keys)
     ranks = dense_rank(values, is_top)
     ranks = ranks.masked_fill(~is_top, -1)
-    score = _count_pairs(ranks.transpose(0, 1), union)
+    score = _compute_kendall_scores(ranks.transpose(0, 1), union)
     return score[:, 0, 1] / n_pairs.double()
 
 
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     """Compute the Gini correlation: how well an order of tokens puts the largest values first.
 
-    Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. This is Kendall's τ, except that
-    each pair is weighted by the difference between its values, so that the order of almost equal
-    values hardly matters. It equals cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987).
+    The formula is Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. It equals
+    cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987). In contrast to Kendall's τ, each
+    pair is weighted by the difference between its values. The order of almost equal values
+    therefore hardly matters.
 
     Args:
         values: values v, [..., keys].
@@ -441,12 +440,12 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     0.99
     """
     values = values.double().masked_fill(~mask, 0)
-    best_sum = (values * compute_net_wins(values, mask)).sum(-1)
-    order_sum = (values * compute_net_wins(order.double(), mask)).sum(-1)
+    best_sum = (values * count_smaller_minus_larger(values, mask)).sum(-1)
+    order_sum = (values * count_smaller_minus_larger(order.double(), mask)).sum(-1)
     return order_sum / best_sum.masked_fill(best_sum <= 0, torch.nan)
 
 
-def compute_net_wins(values: Tensor, mask: Tensor) -> Tensor:
+def count_smaller_minus_larger(values: Tensor, mask: Tensor) -> Tensor:
     """Compute how many values are smaller than each value, minus how many are larger.
 
     Args:

@@ -20,17 +20,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from hf_attnprobe.functional.divergence import vertex_jsd
+from hf_attnprobe.functional.divergence import one_hot_jsd
 from hf_attnprobe.functional.intervention import split_fixed_weights
 
 
 LOG_OFFSET = 1e-10
 """Offset δ in all logarithms ln(x + δ) of the search objective, which avoids ln 0."""
 FACTORS_PER_PRODUCT = 5
-"""Number of ratios that are multiplied, so that one logarithm of the product replaces five logarithms.
-
-One of the five ratios is ½, and the others are at least 1e-10, so float32 can represent their product.
-"""
+"""Number of factors that are multiplied before the logarithm of their product is computed. This
+saves four of five logarithms. With many more factors, the product could become too small for
+float32."""
 
 Distance = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Function that computes how far the output is from the original output if attention is replaced.
@@ -136,8 +135,9 @@ def _compute_descent_direction(attention: Tensor, original: Tensor) -> Tensor:
 
     ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). Let A = a + δ,
     B = b + δ and r = A/(A + B). Then the derivative is ½ [ln r + (δ/A)(2r − 1)] plus a constant,
-    which has no effect after the softmax. The ratios r are multiplied before taking the
-    logarithm, to save logarithms. A copy's ratio to itself is ½, which also only adds a constant.
+    which has no effect after the softmax. To save logarithms, several ratios r are multiplied
+    before the logarithm is computed. The ratio of a copy and itself is ½, which only adds another
+    constant.
 
     Args:
         attention: attention of all copies, [copies, keys, batch].
@@ -225,30 +225,21 @@ def search_adversarial_attention(
 # The caller must check each candidate by running the model.
 
 
-STEP_SHARES = (0.75, 0.25)
-"""Mixing weights for intermediate candidates, which are mixtures of two attention vectors.
-
-With weight .75, the mixture is .25 · original attention + .75 · distant attention.
-"""
-ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
-"""Shares of the query rows whose attention a candidate leaves unchanged.
-
-These are the rows with the largest effect on the output. Leaving them unchanged keeps the output similar.
-"""
-N_CANDIDATES = 3 + 2 * len(ROW_SHARES) + 2 * len(STEP_SHARES)
-"""Number of candidate attention distributions that are generated for each text, 15.
-
-The shares were chosen on heads and head groups of MiniLM. On average, these 15 candidates reach .76
-of the largest possible distance. With more shares, 39 candidates reach .79; without ``ROW_SHARES``,
-9 candidates reach .63.
-"""
+MIXING_SHARES = (0.75, 0.25)
+"""Shares of distant attention in candidates that mix it with the original attention. For example,
+0.75 means .25 · original attention + .75 · distant attention."""
+UNCHANGED_ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
+"""Shares of the query rows that candidates leave unchanged. The rows with the largest effect are
+left unchanged, so that the output stays similar."""
+N_CANDIDATES = 3 + 2 * len(UNCHANGED_ROW_SHARES) + 2 * len(MIXING_SHARES)
+"""Number of candidate attention distributions per text, 15. On average, the best of them reaches
+.76 of the largest possible distance in MiniLM. With 39 candidates, it would reach .79."""
 N_BISECTIONS = 40
-"""Number of bisection steps for the multiplier μ in the score of a key, distance − μ · output change."""
-LARGEST_MULTIPLIER = 1e4
-"""Upper limit for μ · largest gradient entry, with the multiplier μ in distance − μ · output change.
-
-With a larger μ, candidates would only depend on the output change and not on the distance.
-"""
+"""Number of bisection steps in the search for the multiplier μ, which weighs the output change
+against the distance."""
+MAX_SCALED_MULTIPLIER = 1e4
+"""Upper limit for the multiplier μ times the largest gradient entry. The multiplier weighs the
+output change against the distance. With a larger μ, the distance would not matter."""
 
 
 def generate_steered_candidates(
@@ -258,9 +249,9 @@ def generate_steered_candidates(
 
     The first three candidates are the farthest attention, and the two candidates that change the
     output least, one in each direction. Then follow variants of the first and the third candidate
-    in which some rows are left unchanged (:data:`ROW_SHARES`, at least one row). The last
+    in which some rows are left unchanged (:data:`UNCHANGED_ROW_SHARES`, at least one row). The last
     candidates lie between the original attention and the second or third candidate
-    (:data:`STEP_SHARES`).
+    (:data:`MIXING_SHARES`).
 
     Args:
         attention: weights for one or several heads, [batch, rows, keys].
@@ -273,10 +264,10 @@ def generate_steered_candidates(
     """
     fixed_weights, movable_mass = split_fixed_weights(attention, movable)
     shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
-    distance_values = (vertex_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
+    distance_values = (one_hot_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
 
     def choose_vertices(multiplier: Tensor) -> Tensor:
-        """Put the movable weight of each row on the key with the best score.
+        """Put all movable weight in a row on one key: the key with the best score.
 
         The score is distance − multiplier · output change.
         """
@@ -292,7 +283,7 @@ def generate_steered_candidates(
     # If attention has no effect, the slope is 0. The multiplier must be finite, so that its
     # product with the slope is 0. The limit also keeps the sum of two multipliers finite.
     max_multiplier = torch.finfo(slope.dtype).max / 4
-    upper_multiplier = (LARGEST_MULTIPLIER / largest_slope).clamp_max(max_multiplier)
+    upper_multiplier = (MAX_SCALED_MULTIPLIER / largest_slope).clamp_max(max_multiplier)
     lower_multiplier = -upper_multiplier
 
     def increases_output(multiplier: Tensor) -> Tensor:
@@ -310,25 +301,31 @@ def generate_steered_candidates(
         yield attention + direction
     for direction in (farthest, below):
         effect_rank, n_rows = _rank_rows_by_effect(direction, slope, movable)
-        for share in ROW_SHARES:
+        for share in UNCHANGED_ROW_SHARES:
             n_unchanged = (share * n_rows).ceil().clamp_min(1)
             is_changed = effect_rank >= n_unchanged[:, None]
             yield attention + direction * is_changed[..., None]
     for direction in (above, below):
-        for share in STEP_SHARES:
+        for share in MIXING_SHARES:
             yield attention + share * direction
 
 
 def _rank_rows_by_effect(
     direction: Tensor, slope: Tensor, movable: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rank rows by their first-order effect on the output, and count the movable rows.
+    """Rank the query rows by their effect on the output, and count the movable rows.
+
+    The effect is estimated from the slope of the output. A row is movable if at least one of its
+    keys is.
 
     Returns:
-        Ranks, [batch, rows], 0 for the largest effect, with rows that are not movable last; and
-        the number of movable rows, [batch].
+        Ranks, [batch, rows], with 0 for the largest effect and fixed rows last; and the number of
+        movable rows, [batch].
     """
     is_movable = movable.any(-1)
-    effect = (slope * direction).sum(-1).abs().masked_fill(~is_movable, -1)
-    effect_rank = effect.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+    effect = (slope * direction).sum(-1).abs()
+    effect = effect.masked_fill(~is_movable, -1)
+    row_order = effect.argsort(dim=-1, descending=True, stable=True)
+    # The inverse of the permutation `row_order` contains the rank of each row.
+    effect_rank = row_order.argsort(-1)
     return effect_rank, is_movable.sum(-1)

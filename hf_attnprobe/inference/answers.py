@@ -49,20 +49,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHAT_TURN_TEMPLATE = "{context}\n\n{question}"
-"""Default content of the user's turn, if the tokenizer has a chat template.
+"""Default message of the user for a tokenizer with a chat template.
 
 The placeholders are replaced with the passages and the question.
 """
 PLAIN_PROMPT_TEMPLATE = "{context}\n\nQuestion: {question}\nAnswer:"
-"""Default prompt, if the tokenizer has no chat template.
+"""Default prompt for a tokenizer without a chat template.
 
-The placeholders are replaced with the passages and the question.
-The answer begins with a space and ends at the first line break.
+The placeholders are replaced with the passages and the question. A generated answer begins with a
+space and ends at the first line break.
 """
 GENERATION_BATCH_SIZE = 8
 """Maximum number of prompts that a language model answers in one batch."""
 SINGLE_UNIT_REASON = "consist of a single {}, so that there is nothing to compare"
-"""End of the warning "3 of 10 prompts …", if prompts with a single unit are left out.
+"""Reason for leaving out prompts, in warnings such as "3 of 10 prompts consist of a single sentence".
 
 The placeholder is replaced with the unit's name, such as "sentence".
 """
@@ -196,16 +196,17 @@ def _locate_passages(passages: Sequence[str], texts: Sequence[str], name: str) -
         ]
         if len(occurrences) != 1:
             raise AttnProbeError(
-                f"the passage of {name} must occur once in its prompt, but {passage.strip()[:60]!r} "
-                f"occurs {len(occurrences)} times; copy it exactly from the prompt, or use a longer "
-                "passage"
+                f"the passage of {name} must occur once in its prompt, but "
+                f"{passage.strip()[:60]!r} occurs {len(occurrences)} times. Copy it exactly "
+                "from the prompt, or use a longer passage."
             )
         [(index, start)] = occurrences
         locations.append((index, (start, start + len(stripped_passage))))
     for (index, (_, end)), (next_index, (next_start, _)) in pairwise(locations):
         if (next_index, next_start) < (index, end):
             raise AttnProbeError(
-                f"the passages of {name} are not in the same order as in the prompt; sort them"
+                f"the passages of {name} are not in the same order as in the prompt. Sort "
+                "the list of passages."
             )
     return locations
 
@@ -244,8 +245,8 @@ def _render_conversation(
     parts = _apply_chat_template(marked_turns, tokenizer, name).split(mark)
     if "".join(parts) != text or len(parts) != 2 * len(passages) + 1:
         raise AttnProbeError(
-            f"the chat template changes, repeats or drops the passage of {name}; provide whole "
-            "prompts with prompt_column"
+            f"the chat template changes, repeats or drops the passage of {name}. Provide complete "
+            "prompts, and name their column with --prompt-column."
         )
     ends = [*accumulate(map(len, parts))]
     spans = zip(ends[:-1:2], ends[1::2], strict=True)
@@ -259,8 +260,8 @@ def _apply_chat_template(
     if tokenizer.chat_template is None:
         raise AttnProbeError(
             "turns need a tokenizer with a chat template, but "
-            f"{tokenizer.name_or_path or 'this tokenizer'} has none; provide whole prompts with "
-            "prompt_column"
+            f"{tokenizer.name_or_path or 'this tokenizer'} has none. Provide complete prompts, and "
+            "name their column with --prompt-column."
         )
     return render_chat_template(tokenizer, turns, name)
 
@@ -272,10 +273,10 @@ UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
     "word": lambda text: _find_spans(r"\S+", text),
 }
-"""Functions that find the units in a passage, by unit name.
+"""Maps the name of a unit to the function that finds these units in a passage.
 
-Sentences are found by :mod:`hf_attnprobe.data.tokenizer`, passages are separated by blank lines,
-and words by white space. The unit "token" needs the model's tokenizer, so it is not listed here.
+A passage ends at a blank line, and a word ends at white space. The unit "token" is missing here,
+because it needs the tokenizer of the model.
 """
 
 
@@ -436,8 +437,9 @@ def tokenize_answer(
     joint_text = _decode(tokenizer, [*prompt_ids, *answer_ids])
     if joint_text != _decode(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
-            f"the answer {answer[:60]!r} would change the last token of the prompt of {name}; move "
-            "the space at the end of the prompt to the start of the answer"
+            f"the answer {answer[:60]!r} would change the last token of the prompt of "
+            f"{name}. If the prompt ends with a space, move this space to the start of the "
+            "answer."
         )
     return [*answer_ids]
 
@@ -448,7 +450,7 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
 
 
 def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    """Cut token ids after the first nonblank line, and return the remaining ids."""
+    """Return the token ids up to the end of the first nonblank line."""
     for n_tokens in range(1, len(ids) + 1):
         if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
@@ -585,8 +587,8 @@ def _generate_batch(
         margins = first - second
         if margins.isnan().any():
             raise AttnProbeError(
-                f"the logits after the prompt of {name} are NaN or infinite; load the model in "
-                "another dtype, or repair its weights"
+                f"the logits after the prompt of {name} are NaN or infinite. Load the model "
+                "in another dtype, or check its weights."
             )
         rounding = relative_rounding * float(first.abs().max())
         answers.append(GeneratedAnswer(tokens[:end], margins, rounding))
@@ -595,7 +597,10 @@ def _generate_batch(
 
 @contextmanager
 def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator[None]:
-    """Replace the model's generation settings temporarily, so that they do not fill unset fields."""
+    """Replace the model's generation settings inside a ``with`` block.
+
+    Otherwise, Transformers would use the model's settings for all fields that are not set.
+    """
     models = [model, unwrap_peft(model)]
     original_settings = [wrapped.generation_config for wrapped in models]
     for wrapped in models:
@@ -687,8 +692,8 @@ def prepare_prompts(
 
     if not tokenizer.is_fast:
         raise AttnProbeError(
-            "prompts need a fast tokenizer, which returns token positions, got "
-            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
+            f"prompts need a fast tokenizer, got {type(tokenizer).__name__}. Load the fast "
+            "tokenizer of the model, for example with AutoTokenizer."
         )
     reference_rows: dict[int, Mapping[str, Any]] = {}
     if reference_examples is not None:
@@ -783,8 +788,8 @@ def _report_left_out_prompts(
     for reason, n_affected in n_left_out.items():
         if not has_prompts:
             raise AttnProbeError(
-                f"no prompt can be explained: {n_affected} of {n_prompts} {reason}; choose smaller "
-                'units, such as units="token", or provide answers'
+                f"no prompt can be explained: {n_affected} of {n_prompts} {reason}. Choose "
+                'smaller units, such as units="token", or provide answers.'
             )
         logger.warning("%d of %d prompts %s; they are left out", n_affected, n_prompts, reason)
 
@@ -800,7 +805,7 @@ def _encode_prompt(
     prompt = render_prompt(example, data, tokenizer)
     ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
     if not ids:
-        raise AttnProbeError(f"the prompt of {name} is empty; add text or leave out the row")
+        raise AttnProbeError(f"the prompt of {name} is empty. Add text, or leave out the row.")
     check_token_ids([ids], facts)
     _check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
@@ -810,8 +815,8 @@ def _encode_prompt(
     if units_without_tokens:
         unit_text = prompt.text[slice(*units[units_without_tokens[0]])]
         raise AttnProbeError(
-            f"every {data.units} in {name} needs its own token, but {unit_text[:60]!r} has none; "
-            "choose larger units"
+            f"every {data.units} in {name} needs a token of its own, but {unit_text[:60]!r} "
+            "has none. Choose larger units."
         )
     return EncodedPrompt(example, name, prompt, ids, units, unit_ids)
 
@@ -915,8 +920,8 @@ def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: s
             marked_ids[position] = rival_token
             return marked_ids
     raise AttnProbeError(
-        f"the two answers of {name} must differ at some token, but one of them is the beginning of "
-        "the other; change one of them"
+        f"the two answers of {name} must differ at some token, but one of them is the "
+        "beginning of the other. Change one of the answers."
     )
 
 
@@ -927,8 +932,8 @@ def _check_length(
     max_length = facts.get_max_length(tokenizer)
     if max_length is not None and n_tokens > max_length:
         raise AttnProbeError(
-            f"{name} has {n_tokens:,} tokens in total, but the model reads at most {max_length:,}; "
-            "shorten its passage, or leave out the row"
+            f"{name} has {n_tokens:,} tokens in total, but the model reads at most "
+            f"{max_length:,}. Shorten its passage, or leave out the row."
         )
 
 
@@ -966,8 +971,8 @@ def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizer
     ]
     if not 0 <= start < end or not overlapping_tokens:
         raise AttnProbeError(
-            f"the answer {answer.strip()[:60]!r} does not contain {span!r}; copy the part from the "
-            "answer, or pass its start and end in characters"
+            f"the answer {answer.strip()[:60]!r} does not contain the span {span!r}. Copy "
+            "the span from the answer, or pass its start and end in characters."
         )
     first_token = n_prompt + overlapping_tokens[0]
     n_tokens = n_prompt + overlapping_tokens[-1] + 1

@@ -35,7 +35,7 @@ The value −1 means "no word", "no unit" and so on. The name ``input_ids`` is m
 value is the tokenizer's padding token.
 """
 BYTES_PER_UNIT = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-"""Number of bytes in a unit of memory, by the unit's name in a size such as "500MB"."""
+"""Maps a unit of memory to its number of bytes. A size without a unit is in bytes."""
 
 
 def sort_by_length(texts: Sequence[Text]) -> list[Text]:
@@ -189,10 +189,10 @@ def _stack_labels(texts: Sequence[Text]) -> Tensor:
 
 
 def _exclude_held_tokens(held: Tensor, batch: Batch) -> Tensor:
-    """Exclude held tokens, which belong to the text in a pair that is not explained.
+    """Exclude the tokens of one text in a pair, so that only the other text is explained.
 
     Args:
-        held: 1 at held tokens, else 0, int `[batch, keys]`.
+        held: 1 at tokens of the excluded text, else 0, int `[batch, keys]`.
         batch: The batch.
 
     Returns:
@@ -200,8 +200,8 @@ def _exclude_held_tokens(held: Tensor, batch: Batch) -> Tensor:
     """
     if held.shape != batch.content_mask.shape:
         raise AttnProbeError(
-            "--segment needs a model that attends to tokens, but this model attends to sentences; "
-            "leave out --segment"
+            "--segment cannot be used with this model, because its attention is over "
+            "sentences and not over tokens. Leave out --segment."
         )
     return batch.content_mask & (held == 0)
 

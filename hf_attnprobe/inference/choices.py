@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 MAX_UNKNOWN_SHARE = 0.5
-"""Fraction of unknown tokens above which an audit stops with an error."""
+"""Largest fraction of tokens that may be unknown. With more, an audit stops with an error."""
 REPORTED_UNKNOWN_SHARE = 0.1
 """Fraction of unknown tokens above which the report contains a note about them."""
 
@@ -64,9 +64,9 @@ def compute_unknown_share(
     share = n_unknown / n_tokens if n_tokens else 0.0
     if share > MAX_UNKNOWN_SHARE:
         raise AttnProbeError(
-            f"the tokenizer does not know {share:.0%} of the tokens in these texts, and replaces "
-            f"them with {tokenizer.unk_token}; load the tokenizer saved with the model, or audit "
-            "texts like the model's training texts"
+            f"the tokenizer does not know {share:.0%} of the tokens in the texts (it "
+            f"replaces them with {tokenizer.unk_token}). Load the tokenizer that was saved "
+            "with the model, or audit texts like those in the training data."
         )
     return share
 
@@ -143,9 +143,9 @@ def encode_examples(
     has_choice_head = model.prediction.kind == "choice"
     if not has_choice_head and "choices" in examples.column_names:
         raise AttnProbeError(
-            f"the texts have choices, but the model predicts {model.prediction.name} and reads no "
-            "choices; use a multiple-choice model, or name a column of second texts with "
-            "--text-pair-column"
+            "the data has a column of choices, but the model predicts "
+            f"{model.prediction.name}. Use a multiple-choice model, or name a column of "
+            "second texts with --text-pair-column."
         )
     encode = tokenize_choices if has_choice_head else tokenize
     return encode(tokenizer, examples, model, truncate=truncate, segment=segment)
@@ -177,8 +177,8 @@ def tokenize_choices(
     """
     if "choices" not in examples.column_names:
         raise AttnProbeError(
-            "a multiple-choice model needs a column 'choices' with the possible answers, but the "
-            f"columns are {', '.join(examples.column_names)}; add this column"
+            "a multiple-choice model needs a column 'choices' with the possible answers, "
+            f"got {', '.join(examples.column_names)}. Add the column 'choices'."
         )
     choices = read_column(examples, "choices")
     ids = read_column(examples, "example_id")
@@ -186,9 +186,9 @@ def tokenize_choices(
     for example_id, text_choices in zip(ids, choices, strict=True):
         if len(text_choices) != n_choices or n_choices < 2:
             raise AttnProbeError(
-                "every text needs the same number of choices, at least two, but the first text has "
-                f"{n_choices} and text {example_id} has {len(text_choices)}; leave out texts with "
-                "another number"
+                "every text needs the same number of choices, at least two, but the first "
+                f"text has {n_choices} and text {example_id} has {len(text_choices)}. Leave "
+                "out texts with another number."
             )
     pairs = _flatten_choices(examples, choices)
     tokenized_pairs = tokenize(tokenizer, pairs, model, truncate=truncate, segment=segment)

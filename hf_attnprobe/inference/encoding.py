@@ -50,9 +50,9 @@ RATIONALE_COLUMNS = {"rationale", "rationale_pair"}
 A rationale is a list of word positions: [0, 3] marks the first and the fourth word.
 """
 TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-"""Names of the tokenizer outputs that are supported.
+"""Names of the tokenizer outputs that the package can pad.
 
-A tokenizer with other outputs causes an error, because it is unknown how to pad them.
+A tokenizer with other outputs causes an error.
 """
 
 
@@ -216,8 +216,8 @@ def tokenize(
     _check_pairs(tokenizer, second_strings, segment)
     if model.prediction.kind == "span" and second_strings is None:
         raise AttnProbeError(
-            "expected a context for every question, got single texts; name the context column with "
-            "--text-pair-column"
+            "expected a context for every question, got single texts. Name the column of "
+            "contexts with --text-pair-column."
         )
     segment = _resolve_segment(model, second_strings, segment)
     max_length = model.get_max_length(tokenizer)
@@ -259,7 +259,7 @@ def tokenize(
     if not texts:
         suffix = "" if segment is None else f" in the segment {segment}"
         raise AttnProbeError(
-            f"none of the {len(ids)} texts has tokens{suffix}; check the text column"
+            f"none of the {len(ids)} texts has tokens{suffix}. Check the text column."
         )
     return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_truncated)
 
@@ -293,13 +293,13 @@ def _resolve_segment(
         return segment
     if second_strings is None:
         raise AttnProbeError(
-            "a model with a query encoder needs pairs of texts, got single texts; name the column "
-            "of second texts with --text-pair-column"
+            "a model with a query encoder needs pairs of texts, got single texts. Name the "
+            "column of second texts with --text-pair-column."
         )
     if segment not in (None, model.segment):
         raise AttnProbeError(
-            f"this model attends only to the segment {model.segment}, got --segment {segment}; "
-            "leave it out"
+            f"this model attends only to the segment {model.segment!r}, got --segment "
+            f"{segment!r}. Leave out --segment."
         )
     return model.segment
 
@@ -317,17 +317,15 @@ def _check_pairs(
     """
     if segment is not None and second_strings is None:
         raise AttnProbeError(
-            "--segment needs pairs of texts, got single texts; leave out --segment, or name the "
-            "column of second texts with --text-pair-column"
+            "--segment needs pairs of texts, got single texts. Leave out --segment, or name "
+            "the column of second texts with --text-pair-column."
         )
     if segment is not None and segment not in SEGMENTS:
-        raise AttnProbeError(
-            f"--segment must be {' or '.join(SEGMENTS)}, got {segment!r}; choose one of them"
-        )
+        raise AttnProbeError(f"expected {' or '.join(SEGMENTS)} for --segment, got {segment!r}")
     if second_strings is not None and not tokenizer.is_fast:
         raise AttnProbeError(
-            "pairs of texts need a fast tokenizer, which marks the tokens of each text, got "
-            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
+            f"pairs of texts need a fast tokenizer, got {type(tokenizer).__name__}. Load the "
+            "fast tokenizer of the model, for example with AutoTokenizer."
         )
 
 
@@ -337,9 +335,9 @@ def _check_tokenizer_outputs(inputs: Mapping[str, Any]) -> None:
     if unknown_outputs:
         names = ", ".join(sorted(unknown_outputs))
         raise AttnProbeError(
-            f"the tokenizer returns {names} in addition to {', '.join(TOKENIZER_OUTPUTS)}, but only "
-            f"the latter are supported; if the model does not need {names}, remove them from "
-            "tokenizer.model_input_names"
+            f"the tokenizer returns {names}, but only {', '.join(TOKENIZER_OUTPUTS)} are "
+            f"supported. If the model does not need {names}, remove them from "
+            "tokenizer.model_input_names."
         )
 
 
@@ -364,8 +362,8 @@ def _count_too_long(
     if too_long and not truncate:
         row = too_long[0]
         raise AttnProbeError(
-            f"text {ids[row]} has {lengths[row]} tokens, but the model reads at most {max_length}; "
-            "allow truncation or shorten the text"
+            f"text {ids[row]} has {lengths[row]} tokens, but the model reads at most "
+            f"{max_length}. Shorten the text, or allow truncation."
         )
     return len(too_long)
 
@@ -382,9 +380,9 @@ def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozense
 
 
 def _get_word_ids(encoded: Any, row: int) -> list[int]:
-    """Return each token's word index; −1 for special tokens.
+    """Return the index of each token's word, or −1 for special tokens.
 
-    The first word in the second text continues the numbering of the first text.
+    In a pair of texts, the words of the second text are numbered after those of the first text.
     """
     word_ids = _replace_none(encoded.word_ids(row))
     segments = encoded.sequence_ids(row)
@@ -417,8 +415,8 @@ def check_token_ids(input_ids: list[list[int]], model: TextModel) -> None:
     largest_id = max(itertools.chain([0], *input_ids))
     if n_embeddings is not None and largest_id >= n_embeddings:
         raise AttnProbeError(
-            f"the tokenizer returns token id {largest_id}, but the model embeds only ids below "
-            f"{n_embeddings}; load the tokenizer saved with the model"
+            f"the tokenizer returns token id {largest_id}, but the model only has embeddings "
+            f"for ids below {n_embeddings}. Load the tokenizer that was saved with the model."
         )
 
 
@@ -532,9 +530,10 @@ def find_rationale_spans(
         first_positions = ", ".join(map(str, rationale[:9]))
         ellipsis = "…" if len(rationale) > 9 else ""
         raise AttnProbeError(
-            f"text {example_id}: a rationale must list different word positions from 0 to "
-            f"{len(word_spans) - 1}, got {first_positions}{ellipsis}; count words from 0 "
-            "(separated by white space), and convert a mask to a list of positions"
+            "a rationale must list different word positions from 0 to "
+            f"{len(word_spans) - 1}, but text {example_id} has {first_positions}{ellipsis}. "
+            "Separate words at white space and count them from 0. Convert a mask to a list "
+            "of positions."
         )
     return [word_spans[position] for position in rationale]
 
@@ -597,25 +596,25 @@ class ImageReader:
         column = find_image_column(examples.column_names)
         if column is None:
             raise AttnProbeError(
-                "an image model needs a column 'pixel_values' or 'image', but the columns are "
-                f"{', '.join(examples.column_names)}; use a data set of images"
+                "an image model needs a column 'pixel_values' or 'image', got "
+                f"{', '.join(examples.column_names)}. Use a data set of images."
             )
         images = read_image_column(examples, column)
         if column == "pixel_values":
             pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
         elif self.processor is None:
             raise AttnProbeError(
-                f"the column {column!r} needs the model's image processor, which cannot be loaded; "
-                "install torchvision, which most processors need, or provide a column "
-                "'pixel_values'"
+                f"the column {column!r} needs the image processor of the model, but it "
+                "cannot be loaded. Install torchvision, or provide a column 'pixel_values'."
             )
         else:
             pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
         for row, image in enumerate(pixels):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
-                    f"expected pixels of shape {list(self.shape)} (channels, height, width), but "
-                    f"row {row} has {list(image.shape)}; provide the image processor's output"
+                    f"expected pixels of shape {list(self.shape)} (channels, height, width), "
+                    f"but row {row} has {list(image.shape)}. Provide the output of the image "
+                    "processor."
                 )
         return torch.stack(pixels)
 
@@ -666,8 +665,8 @@ def make_image_reader(model: PreTrainedModel, processor: Any) -> ImageReader:
     """
     if processor is not None and not callable(processor):
         raise AttnProbeError(
-            f"expected a Transformers image processor, got {format_short(processor)}; pass "
-            "tokenizer=AutoImageProcessor.from_pretrained(…)"
+            f"expected a Transformers image processor, got {format_short(processor)}. Pass "
+            "tokenizer=AutoImageProcessor.from_pretrained(…)."
         )
     return ImageReader(processor, get_image_shape(model.config))
 

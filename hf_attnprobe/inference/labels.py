@@ -37,18 +37,19 @@ Offsets = Sequence[Sequence[tuple[int, int]]]
 
 The end is exclusive.
 """
-NUMBERED_NAME = re.compile(r"(not )?(label_)?\d+")
-"""Pattern for class names that contain only a number, such as "label_0" or "not label_0".
+NUMBERED_CLASS_NAME = re.compile(r"(not )?(label_)?\d+")
+"""Pattern for class names that consist of a number, such as "3" or "label_0".
 
-A model with a single logit has names such as "not label_0" for the opposite outcome.
+It also matches "not label_0", which is the other class of a model with a single logit.
 """
 OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Names of the label columns that refer to positions in the text, by prediction type.
+"""Maps a prediction type to the columns with labels for words or characters.
 
-The type "tags" is one class per word, and "span" is an answer copied from a context.
+The tokenizer must return token offsets for these labels. The type "tags" is one class per word, and
+"span" is an answer that is copied from a context.
 """
 
 
@@ -86,12 +87,13 @@ def convert_labels(
     """
     if offsets is None and needs_offsets(prediction, examples):
         raise AttnProbeError(
-            "labels for words or character spans need a fast tokenizer, got "
-            f"{type(tokenizer).__name__}; load the model with its fast tokenizer"
+            "labels for words or characters need a fast tokenizer, got "
+            f"{type(tokenizer).__name__}. Load the fast tokenizer of the model, for example "
+            "with AutoTokenizer."
         )
     if prediction.kind == "answer":
         raise AttnProbeError(
-            "a language model needs passages with questions, got texts; pass Answers(…) as data"
+            "a language model needs passages with questions, got texts. Pass Answers(…) as data."
         )
     converters: Mapping[str, Callable[[], Sequence[Label]]] = {
         "classes": lambda: convert_class_labels(prediction.outcomes, examples),
@@ -134,9 +136,9 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
         model_index = model_indices[label]
         if model_index is None:
             raise AttnProbeError(
-                f"the data has label {names[label]!r} ({label}), but the model has "
-                f"{len(classes)} labels: {', '.join(classes)}; use data with the model's labels, "
-                "or map them with --labels DATA=MODEL"
+                f"the data has the label {names[label]!r} ({label}), but the model predicts "
+                f"the {len(classes)} classes {', '.join(classes)}. Use data with these "
+                "classes, or rename the labels with --labels DATA=MODEL."
             )
         converted[label] = model_index
     return [converted[label] for label in labels]
@@ -170,11 +172,11 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
         return matches
 
     # No name matches. If the data or the model has only numbers as names, match by number.
-    if all(map(NUMBERED_NAME.fullmatch, data_names)):
+    if all(map(NUMBERED_CLASS_NAME.fullmatch, data_names)):
         numbers = [int(name.rpartition("_")[2]) for name in data_names]
         return [number if number < len(model_names) else None for number in numbers]
     has_equal_counts = len(data_names) == len(model_names)
-    if has_equal_counts and all(map(NUMBERED_NAME.fullmatch, model_names)):
+    if has_equal_counts and all(map(NUMBERED_CLASS_NAME.fullmatch, model_names)):
         return [*range(len(model_names))]
     return matches
 
@@ -191,9 +193,9 @@ def _check_unique_names(
             if name in repeated_names
         ]
         raise AttnProbeError(
-            "labels are matched by class name, but several classes of the model have the same "
-            f"name: {', '.join(repeated_classes)}; rename them in the model's id2label, or use class "
-            "numbers as labels"
+            "labels are matched by class name, but these classes of the model have the same "
+            f"name: {', '.join(repeated_classes)}. Rename them in id2label, or use class numbers as "
+            "labels."
         )
 
 
@@ -215,9 +217,9 @@ def _check_label_types(
         if label is not None and not isinstance(label, label_type):
             description = "several labels" if isinstance(label, list) else repr(label)
             raise AttnProbeError(
-                f"the model predicts {predicted}: expected {expected} as label, but row {row} has "
-                f"{description}; use data for the model's task, or name another label column with "
-                "--label-column"
+                f"expected {expected} as label, because the model predicts {predicted}, but "
+                f"row {row} has {description}. Use data for this task, or name another "
+                "column with --label-column."
             )
 
 
@@ -239,9 +241,9 @@ def _check_no_text_labels(
     labelled_row = next((row for row, label in enumerate(labels) if label >= 0), None)
     if labelled_row is not None:
         raise AttnProbeError(
-            f"the model predicts {prediction.name}: expected {expected} or no labels, but row "
-            f"{labelled_row} has one label for the whole text; use data for the model's task, or "
-            "remove the labels"
+            f"expected {expected}, because the model predicts {prediction.name}, "
+            f"but row {labelled_row} has one label for the whole text. Use data for this "
+            "task, or remove the labels."
         )
 
 
@@ -259,8 +261,8 @@ def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset")
     for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True)):
         if label >= len(row_choices):
             raise AttnProbeError(
-                f"a label must be the number of a choice, from 0 to {len(row_choices) - 1}, or -1 for "
-                f"an unlabelled text, but row {row} has the label {label}; renumber the labels"
+                f"expected the number of a choice as label (0 to {len(row_choices) - 1}, or "
+                f"-1 if there is no label), but row {row} has {label}. Correct the label."
             )
     return labels
 
@@ -284,8 +286,8 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
     matched_indices = [index for index in model_indices if index is not None]
     if not matched_indices:
         raise AttnProbeError(
-            f"the data has labels {', '.join(data_names[:5])}, but the model has labels "
-            f"{', '.join(prediction.parts)}; use data with the model's labels"
+            f"the data has labels {', '.join(data_names[:5])}, but the model predicts "
+            f"{', '.join(prediction.parts)}. Use data with the labels of the model."
         )
     rows = []
     for row, row_labels in enumerate(labels):
@@ -298,8 +300,8 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
             if model_index is None:
                 name = repr(class_names[label]) if class_names else label
                 raise AttnProbeError(
-                    f"row {row} has label {name}, but the model has {n_labels} labels: "
-                    f"{', '.join(prediction.parts)}; use data with the model's labels"
+                    f"row {row} has the label {name}, but the model predicts the labels "
+                    f"{', '.join(prediction.parts)}. Use data with the labels of the model."
                 )
             values[model_index] = 1
         rows.append(values)
@@ -313,8 +315,9 @@ def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> li
     if hasattr(examples.features["label"], "names"):
         names = ", ".join(get_label_names(examples)[:5])
         raise AttnProbeError(
-            f"the model predicts a number: expected numbers as labels, got the classes {names}; "
-            "name another label column with --label-column, or use --predicts probability"
+            "expected numbers as labels, because the model predicts a number, got the "
+            f"classes {names}. Name another column with --label-column, or use --predicts "
+            "probability."
         )
     # A data set without labels has the integer −1 in every row.
     has_integers = str(examples.features["label"].dtype).startswith("int")
@@ -322,8 +325,8 @@ def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> li
     numbers = [math.nan if is_unlabelled or label is None else float(label) for label in labels]
     if not prediction.has_one_part and not all(map(math.isnan, numbers)):
         raise AttnProbeError(
-            f"the model predicts {prediction.name}, so one number as label is not supported; remove "
-            "the labels, and set the unit with --scale"
+            "one number per text cannot be used as label, because the model predicts "
+            f"{prediction.name}. Remove the labels, and set the unit with --scale."
         )
     return numbers
 
@@ -365,9 +368,9 @@ def _convert_masked_words(
         numbered_row = next((row for row, label in enumerate(labels) if label >= 0), None)
         if numbered_row is not None:
             raise AttnProbeError(
-                "the model predicts a masked word: expected the word as label, but row "
-                f"{numbered_row} has the number {labels[numbered_row]}; replace it with the word, "
-                "or remove the labels"
+                "expected a word as label, because the model predicts a masked word, but "
+                f"row {numbered_row} has the number {labels[numbered_row]}. Replace the "
+                "number with the word, or remove the labels."
             )
         return labels
     word_ids = []
@@ -395,13 +398,14 @@ def _check_masks(
         n_masks = list(ids).count(tokenizer.mask_token_id)
         if n_masks == 0:
             raise AttnProbeError(
-                f"expected a mask token ({tokenizer.mask_token}) in every text, but row {row} has "
-                "none, or it was cut off; replace the word to predict with it"
+                f"expected the mask token {tokenizer.mask_token!r} in every text, but row "
+                f"{row} has none. Replace the word to predict with the mask token, or "
+                "shorten the text if its end was cut off."
             )
         if n_masks > 1 and label >= 0:
             raise AttnProbeError(
-                f"expected one mask token in a text with a label, but row {row} has {n_masks}; mask "
-                "one word per text, or remove the labels"
+                f"expected one mask token in a labelled text, but row {row} has {n_masks}. "
+                "Mask one word per text, or remove the labels."
             )
 
 
@@ -445,8 +449,8 @@ def _convert_tags(
             row_tags.append(_convert_tag(prediction, names, model_indices, tag, row))
         if not row_tags and texts[row].strip():
             raise AttnProbeError(
-                f"expected a labelled word in every text, but row {row} has none within the length "
-                "that the model reads; leave out this text"
+                f"expected a labelled word in every text, but row {row} has none in the part "
+                "that the model reads. Leave out this text."
             )
         inputs["labelled"].append(labelled)
         rows.append(row_tags)
@@ -466,8 +470,8 @@ def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
     word_starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(word_starts):
         raise AttnProbeError(
-            f"expected at most {len(word_starts)} tags, one for each word, got {len(tags)}; count "
-            "the words that are separated by white space"
+            f"expected at most {len(word_starts)} tags, one for each word, got {len(tags)}. "
+            "Separate words at white space."
         )
     return {start: tag for start, tag in zip(word_starts, tags, strict=False) if tag >= 0}
 
@@ -495,8 +499,8 @@ def _convert_tag(
     if model_index is None or model_index >= len(prediction.outcomes):
         description = tag if names is None else repr(names[tag])
         raise AttnProbeError(
-            f"row {row} has tag {description}, but the model has {len(prediction.outcomes)} tags: "
-            f"{', '.join(prediction.outcomes)}; use data with the model's tags"
+            f"row {row} has the tag {description}, but the model predicts the tags "
+            f"{', '.join(prediction.outcomes)}. Use data with the tags of the model."
         )
     return model_index
 
@@ -516,8 +520,8 @@ def _convert_answer_spans(
     for row, segments in enumerate(inputs["segment_ids"]):
         if 1 not in segments:
             raise AttnProbeError(
-                f"expected a context for every question, but row {row} has an empty context; leave "
-                "out this question"
+                f"expected a context for every question, but row {row} has an empty context. "
+                "Leave out this question."
             )
     if offsets is None:
         _check_no_text_labels(prediction, examples, "the position of the answer (answers)")

@@ -177,7 +177,7 @@ def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
 
 
 def make_guide(outputs: Outputs) -> Guide:
-    """Make a guide from a model's attention.
+    """Make a guide: attention weights that another model is trained to use.
 
     Args:
         outputs: The model's predictions and attention.
@@ -320,14 +320,14 @@ def build_guide_row(
         return [0.0] * len(tokens)
     if example_id not in guide:
         raise AttnProbeError(
-            f"the guide has no attention weights for text {example_id}; make the guide from the same "
-            "texts"
+            f"the guide (the imposed attention weights) does not contain text {example_id}. "
+            "Compute the guide for the same texts."
         )
     weights = torch.as_tensor(guide[example_id]).tolist()
     if len(weights) != n_content:
         raise AttnProbeError(
-            f"expected {n_content} weights for text {example_id}, one per token, but the guide has "
-            f"{len(weights)}; make the guide with the same tokenizer"
+            f"expected {n_content} guide weights for text {example_id}, one per token, got "
+            f"{len(weights)}. Compute the guide with the tokenizer of the model."
         )
     row = [0.0] * len(tokens)
     content_positions = [position for position, content in enumerate(is_content) if content]

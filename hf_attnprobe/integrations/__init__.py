@@ -13,7 +13,7 @@ from typing import Any
 
 
 PIPELINE_TASK = "attention-explain"
-"""Task name that selects our pipeline, as in ``transformers.pipeline("attention-explain")``."""
+"""Name of the pipeline task, as in ``transformers.pipeline("attention-explain")``."""
 
 
 class AutoModelForAnyTask:

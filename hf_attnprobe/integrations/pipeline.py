@@ -35,15 +35,15 @@ CAUTION = (
     "plausible here may be one of many that give the same output, and measures of "
     "importance disagree on single texts. Audit the model on many texts."
 )
-"""Warning that accompanies every explanation of a single text."""
-ANSWER_FIELDS = ("context", "question", "answer", "other", "span", "units")
-"""Allowed keys of a dict that is passed to the pipeline for a language model."""
-TEXT_FIELDS = ("text", "text_pair", "choices")
-"""Allowed keys of a dict that is passed to the pipeline for a classifier."""
+"""Warning that is added to every explanation of a single text."""
+LANGUAGE_MODEL_INPUT_KEYS = ("context", "question", "answer", "other", "span", "units")
+"""Keys that an input dict can have if the model is a language model."""
+CLASSIFIER_INPUT_KEYS = ("text", "text_pair", "choices")
+"""Keys that an input dict can have if the model is a classifier."""
 LOADING_OPTIONS = ("revision", "token", "subfolder", "trust_remote_code", "allow_pickle")
-"""Names of options that ``transformers.pipeline`` passes on for loading the model."""
+"""Options of ``transformers.pipeline`` that are used to load the model."""
 Units = Literal["sentence", "token", "word", "passage", "turn"]
-"""Names of the units into which a passage can be split; each unit gets a score."""
+"""Units into which a passage can be split. Each unit gets a score."""
 
 
 class TextExplainer:
@@ -207,7 +207,7 @@ def parse_text_arguments(text: Any) -> dict[str, Any]:
     if isinstance(text, str):
         return {"text": text}
     has_text = isinstance(text, Mapping) and isinstance(text.get("text"), str)
-    if not has_text or set(text) - set(TEXT_FIELDS):
+    if not has_text or set(text) - set(CLASSIFIER_INPUT_KEYS):
         raise AttnProbeError(
             "expected a text, or a dict with the key text and optionally text_pair or choices, got "
             f"{text!r:.80}; use the key text_pair for a second text"
@@ -232,7 +232,7 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
             "expected a dict with the keys context and question for a language model, got "
             f"{prompt!r:.80}; use the key context for the passage that contains the answer"
         )
-    check_known_names("key", prompt, ANSWER_FIELDS)
+    check_known_names("key", prompt, LANGUAGE_MODEL_INPUT_KEYS)
     return dict(prompt)
 
 

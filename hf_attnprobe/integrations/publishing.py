@@ -49,7 +49,7 @@ from hf_attnprobe.checkpoints.records import (
 )
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.data.columns import PAIR_SEPARATOR
+from hf_attnprobe.data.columns import PAIR_NAME_SEPARATOR
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.integrations.card_options import CardOptions
 from hf_attnprobe.reports.report import Report, check_distinct_folders, read_audit
@@ -57,10 +57,10 @@ from hf_attnprobe.reports.verdict import format_conclusion
 from hf_attnprobe.storage.provenance import OBJECT_NAME, TEXTS_FILE, format_repeat_command
 
 
-ROWS_REPOSITORY = "{repository}-attention-audit"
-"""Template for the Hub id of the data set with a model's audit rows; ``repository`` is the model's id.
+ROWS_REPOSITORY_TEMPLATE = "{repository}-attention-audit"
+"""Template for the Hub id under which the audit rows of a model are published as a data set.
 
-The rows for ``org/model`` are published as ``org/model-attention-audit``.
+For example, the rows for the model ``org/bert`` are published as ``org/bert-attention-audit``.
 """
 TRAINER_FILE_PREFIXES = (
     "optimizer",
@@ -69,15 +69,15 @@ TRAINER_FILE_PREFIXES = (
     "trainer_state",
     "training_args",
 )
-"""Beginnings of the names of files that are not published, because only a Trainer needs them."""
-AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
-"""Names of the files in an audit's output folder that are published in addition to its rows."""
+"""Files with these name prefixes are not published, because only the Trainer needs them."""
+PUBLISHED_AUDIT_FILES = ("summary.json", TEXTS_FILE, "report.html", "report.md")
+"""Names of the audit files that are published, apart from the file with the rows."""
 ROWS_SPLIT = "model"
-"""Split name in a published data set of audit rows; all rows are in this split."""
+"""Name of the only split in a published data set of audit rows."""
 RepositoryType = Literal["model", "dataset"]
-"""Types of repositories on the Hub to which this module publishes."""
+"""Types of repositories on the Hub that are created and updated."""
 RETRY_ADVICE = "run the same command again"
-"""Advice at the end of an error message if publication was interrupted."""
+"""Last words of the error messages for an interrupted upload."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         conclusion=format_conclusion(report.findings, report.words),
         answer=report.answer,
         command=_format_audit_command(audit, model_id),
-        has_pairs=PAIR_SEPARATOR in (report.provenance.get("text_columns") or ""),
+        has_pairs=PAIR_NAME_SEPARATOR in (report.provenance.get("text_columns") or ""),
         findings=report.findings,
         notes=report.notes,
         contradictions=report.contradictions,
@@ -436,7 +436,7 @@ def _publish(
     hub = HubClient(options.token, options.private)
     rows_url = None
     if audits:
-        rows_repository = ROWS_REPOSITORY.format(repository=repository)
+        rows_repository = ROWS_REPOSITORY_TEMPLATE.format(repository=repository)
         rows_url = hub.create_repository(rows_repository, "dataset")
         files = build_rows_files(
             audits,
@@ -531,7 +531,7 @@ def build_rows_files(
                 n_texts=audit.report.n,
                 conclusion=format_conclusion(audit.report.findings, audit.report.words),
                 files={ROWS_SPLIT: rows_file} if rows_file in audit_files else {},
-                other_files=tuple(name for name in AUDIT_FILES if name in audit_files),
+                other_files=tuple(name for name in PUBLISHED_AUDIT_FILES if name in audit_files),
             )
         )
     readme = render_rows_readme(repository, model_id, published_rows, license)
@@ -577,7 +577,7 @@ def _collect_reports(audit: AuditFolder, *, with_texts: bool) -> dict[str, str]:
     """Collect the report files of an audit; without ``with_texts``, omit all example texts from them."""
     reports = {
         name: (audit.folder / name).read_text(encoding="utf-8")
-        for name in AUDIT_FILES
+        for name in PUBLISHED_AUDIT_FILES
         if (audit.folder / name).is_file()
     }
     if not with_texts:

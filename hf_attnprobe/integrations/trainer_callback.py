@@ -31,12 +31,12 @@ from hf_attnprobe.statistics.summary import find_model_site
 
 logger = logging.getLogger(__name__)
 LOG_PREFIX = f"eval_{METRIC_PREFIX}"
-"""Prefix of all names under which results are logged: ``eval_attention_faithfulness/``.
+"""Prefix of the names of all logged results: ``eval_attention_faithfulness/``.
 
-It begins with ``eval_``, because the Trainer treats only such names as evaluation results.
+The Trainer treats only results with ``eval_`` in front as evaluation results.
 """
 SCORE_NAME = "faithfulness"
-"""Name, after the prefix, under which the faithfulness score of the report is logged."""
+"""Name of the faithfulness score in the logs, without the prefix."""
 DEFAULT_STATISTICS = (
     SCORE_NAME,
     "attention_leave_one_out_tau",
@@ -52,15 +52,15 @@ DEFAULT_STATISTICS = (
 )
 """Names of the results that are logged by default: the faithfulness score and some statistics.
 
-A statistic is logged only if its test runs.
+A statistic is logged only if its test is part of the audit.
 """
 CLASSIFIER_TESTS = ("scale", "permutation")
-"""Names of the tests that run by default when a classifier is audited during training.
+"""Tests that run by default if the Trainer trains a classifier.
 
-Both tests are fast, so that they delay the training only a little.
+Both are fast, so they delay the training only a little.
 """
-N_REHEARSAL_TEXTS = 2
-"""Number of texts in the trial audit before training, which shows early whether audits work."""
+N_TRIAL_TEXTS = 2
+"""Number of texts in the trial audit before training, so that errors in the setup appear early."""
 
 
 class AttentionFaithfulnessCallback(TrainerCallback):
@@ -174,7 +174,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         # A screen of heads needs more than two texts, because it splits them into two halves.
         has_screen = self.options is not None and self.options.screen is not None
         if not has_screen:
-            sample = dataclasses.replace(self.data, test_limit=N_REHEARSAL_TEXTS)
+            sample = dataclasses.replace(self.data, test_limit=N_TRIAL_TEXTS)
             report = self._audit(sample, model, args, kwargs.get("processing_class"))
             self._check_statistics(report)
         if args.eval_strategy == "no":

@@ -69,11 +69,11 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.reports.detection_limits import ROWS_FILE, SPIKE_FILE
+from hf_attnprobe.reports.detection_limits import DETECTION_LIMITS_FILE, ROWS_FILE
 from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
     LOG_PROB_STATISTIC,
-    N_TEXT_DRAWS,
+    N_SIMULATED_AUDITS,
     DetectionLimit,
     DetectionRule,
     compute_detection_rate,
@@ -112,15 +112,13 @@ threshold.
 """
 
 N_FITTING_TEXTS = 48
-"""Number of texts on which the embedding of the planted token and the modified weights are
-fitted."""
+"""Number of texts that are used to fit a planted effect."""
 BATCH_SIZE = 16
-"""Number of texts per batch, unless the model requires smaller batches."""
+"""Number of texts in a batch, unless the model requires smaller batches."""
 TEST_OPTIONS = {"permutation": Permutation(n_permutations=20)}
-"""Options of faithfulness tests that differ from the defaults when a detection limit is measured,
-by test name."""
+"""Maps faithfulness tests to their options. All other tests run with their default options."""
 TABLE_NAMES = ("limits", "planted", "effects", "responses")
-"""Names of the fields in :class:`DetectionLimitReport` that contain tables."""
+"""Fields of :class:`DetectionLimitReport` that are tables."""
 Record = dict[str, Entry]
 """A table row: cells by column name."""
 
@@ -194,14 +192,14 @@ class DetectionLimitReport(DocumentedResult):
 
 
 METHOD_NOTE = (
-    "an unused token is inserted into every text. In each copy of the model, one head attends to "
-    "this token and changes the log-odds of the last class, or of the answer, by a known amount, "
-    "the dose (to first order). At dose 0 the token has no effect. The detection limit is the "
-    "smallest change of the probability for which an audit would answer that the head has an "
-    "effect in 95% of random draws of the texts. Its 95% confidence interval is over texts."
+    "an unused token is inserted into every text. In each copy of the model, one head is modified: "
+    "it attends to this token and changes the log-odds of the last class, or of the answer. The "
+    "size of this change is the dose (to first order). At dose 0 the token has no effect. The "
+    "detection limit is the smallest change of the probability that an audit would detect in 95% "
+    "of random draws of the texts. Its 95% confidence interval is over texts."
 )
-"""Explanation of the method in a report on detection limits. It follows the command name and a
-colon."""
+"""Explanation of the method in a report on detection limits. It follows the words "attnprobe
+detection-limit:"."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:
@@ -218,9 +216,11 @@ def _write_report(report: DetectionLimitReport, folder: Path) -> None:
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
-    write_json(folder / SPIKE_FILE, convert_fields(report, "rows") | {"rows_sha256": digest})
-    write_atomically((folder / SPIKE_FILE).with_suffix(".md"), report.to_markdown())
-    write_atomically((folder / SPIKE_FILE).with_suffix(".html"), report.to_html())
+    write_json(
+        folder / DETECTION_LIMITS_FILE, convert_fields(report, "rows") | {"rows_sha256": digest}
+    )
+    write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".md"), report.to_markdown())
+    write_atomically((folder / DETECTION_LIMITS_FILE).with_suffix(".html"), report.to_html())
 
 
 def _describe_head(
@@ -256,10 +256,10 @@ def _describe_head(
         }
         draws = draw_text_counts(values.shape[1], n, seed)
         n_false_positives = round(
-            float(compute_detection_rate(values[0], draws, rule)) * N_TEXT_DRAWS
+            float(compute_detection_rate(values[0], draws, rule)) * N_SIMULATED_AUDITS
         )
         in_log_odds = _format_limit(interpolate_effect(log_odds_changes, limits_by_size[n]))
-        false_positives = NumericText(format_share(n_false_positives, N_TEXT_DRAWS))
+        false_positives = NumericText(format_share(n_false_positives, N_SIMULATED_AUDITS))
         yield (
             labels | means_by_dose | {"rank correlation": correlation},
             labels | limits | {"in log-odds": in_log_odds, "yes at dose 0": false_positives},
@@ -344,7 +344,7 @@ def _plant_and_measure(
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
-            f"text, but {job.audited_model.name} does not; choose another model"
+            f"text, but {job.audited_model.name} does not. Choose another model."
         )
     n_tokens = min(adapter.n_embeddings or 0, len(tokenizer))
     token = find_unused_token(original_texts, n_tokens, tokenizer.all_special_ids, options.seed)

@@ -31,6 +31,6 @@ class DetectionLimitOptions(Options):
         super().__post_init__()
         if list(self.doses) != sorted({*self.doses} - {0.0}) or not self.doses:
             raise AttnProbeError(
-                "doses must be greater than 0 and in ascending order (dose 0 is added "
-                f"automatically), got {[*self.doses]}"
+                f"doses must be greater than 0 and in ascending order, got {[*self.doses]}. The "
+                "dose 0 is added automatically."
             )

@@ -45,22 +45,26 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Batch, Site
 
 
-LOG_ATTENTION_GOAL = math.log(0.6)
-"""Logarithm of the target for the attention weight on the planted token. The fit increases the weight
-up to 0.6 and then leaves it unchanged."""
+LOG_TARGET_ATTENTION = math.log(0.6)
+"""Logarithm of the attention weight that a head should put on the planted token, 0.6.
+
+The fit rewards larger attention weights only up to this target.
+"""
 N_FITTING_STEPS = 150
-"""Number of optimizer steps in the fit of the planted token's embedding."""
-MIN_ATTENTION = 0.05
-"""Smallest mean attention weight on the planted token, after the fit, with which an effect can be
-planted in a head."""
-MIN_AGREEMENT = 0.02
-"""Smallest agreement between the gradients of different texts with which an effect can be planted
-in a head. The agreement is |mean gradient| / mean |gradient|, in [0, 1]."""
-RIDGE = 1e-4
-"""Ridge penalty in the least-squares fit of the direction that detects the planted token's state,
-relative to the mean squared state."""
+"""Number of optimizer steps that fit the planted token's embedding."""
+MIN_MEAN_ATTENTION = 0.05
+"""Smallest mean attention weight on the planted token for which an effect can be planted."""
+MIN_GRADIENT_AGREEMENT = 0.02
+"""Smallest agreement of the gradients, from 0 to 1, for which an effect can be planted.
+
+The agreement is 1 if the gradients of all texts have the same direction. It is computed as |mean
+gradient| / mean |gradient|.
+"""
+RIDGE_PENALTY = 1e-4
+"""Ridge penalty in the fit of the direction that recognises the planted token, relative to the mean
+squared state."""
 OUTPUT_LAYER = "classifier"
-"""Name of the submodule in attention classifiers that computes the logits."""
+"""Name of the output layer in attention classifiers, which computes the logits."""
 
 
 class CannotPlantEffectError(AttnProbeError):
@@ -125,8 +129,8 @@ def find_unused_token(
     unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special))
     if not unused_tokens:
         raise AttnProbeError(
-            f"the planted token must occur in no text, but the texts contain all {n_tokens} "
-            "tokens; use fewer texts (--test-limit), or add a token to the tokenizer"
+            f"the planted token must occur in no text, but the texts contain all {n_tokens} tokens "
+            "of the vocabulary. Use fewer texts (--test-limit), or add a token to the tokenizer."
         )
     return int(np.random.default_rng(seed).choice(unused_tokens))
 
@@ -264,11 +268,11 @@ def fit_planted_effect(
         texts.append(BatchWithToken(new, _run_log_odds(probe, old), is_token))
     module, columns = _find_value_layer(probe, texts[0].batch.tokenizer_output, site)
     row, attention = _fit_attended_row(probe, texts, site, token, module, columns)
-    if attention < MIN_ATTENTION:
+    if attention < MIN_MEAN_ATTENTION:
         raise CannotPlantEffectError(
-            f"no embedding makes {_name_head(site)} attend to the planted token: the mean "
-            f"attention in the rows on which the output depends is at most {attention:.2f}, but "
-            f"{MIN_ATTENTION:.2f} is needed; choose another head"
+            f"{_name_head(site)} cannot learn to attend to the planted token: its mean attention "
+            f"is {attention:.2f}, but at least {MIN_MEAN_ATTENTION:.2f} is needed. Choose another "
+            "head."
         )
 
     token_states, other_states, token_slopes, contributions, passes = [], [], [], [], []
@@ -285,12 +289,12 @@ def fit_planted_effect(
         passes.append((recorded.inputs.detach(), slope))
 
     steepest, background = torch.cat(token_slopes), torch.cat(other_states)
-    mean, length = steepest.mean(0), float(steepest.norm(dim=-1).mean())
-    agreement = float(mean.norm()) / length if length else 0.0
-    if not agreement > MIN_AGREEMENT:
+    mean, mean_norm = steepest.mean(0), float(steepest.norm(dim=-1).mean())
+    agreement = float(mean.norm()) / mean_norm if mean_norm else 0.0
+    if not agreement > MIN_GRADIENT_AGREEMENT:
         raise CannotPlantEffectError(
-            f"no output of {_name_head(site)} changes the predictions of all texts in the same "
-            f"direction (agreement of the gradients {agreement:.3f}); choose another head"
+            f"{_name_head(site)} cannot change the predictions of all texts in the same direction "
+            f"(agreement {agreement:.3f}, needed {MIN_GRADIENT_AGREEMENT}). Choose another head."
         )
     read = fit_read_direction(torch.cat(token_states).mean(0), background)
     gains = []
@@ -328,7 +332,7 @@ def fit_read_direction(token: Tensor, others: Tensor) -> Tensor:
     """
     second_moment = (others.T @ others).double() / len(others)
     width = len(second_moment)
-    ridge = RIDGE * second_moment.trace() / width
+    ridge = RIDGE_PENALTY * second_moment.trace() / width
     second_moment += ridge * torch.eye(width).to(second_moment)
     token_state = token.double()
     direction = torch.linalg.solve(second_moment, token_state)
@@ -437,10 +441,10 @@ def _fit_attended_row(
         recorded = _run_with_row(probe, text, site, row, module)
         attention_to_token = recorded.attention[:, site.head] * text.is_token[:, None]
         to_token = attention_to_token.sum(-1)
-        weights = _weight_rows(recorded, site.head) * (to_token > 0)
+        weights = _measure_row_sensitivity(recorded, site.head) * (to_token > 0)
         if not weights.any():
             raise CannotPlantEffectError(
-                f"the output does not depend on {_name_head(site)}; choose another head"
+                f"the output does not depend on {_name_head(site)}. Choose another head."
             )
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp_min(1e-30)
@@ -448,7 +452,7 @@ def _fit_attended_row(
         shares = [*shares[-len(texts) + 1 :], float(share.mean())]
 
         log_share = to_token.clamp_min(1e-9).log()
-        gain = (weights * log_share).sum(-1).clamp(max=LOG_ATTENTION_GOAL)
+        gain = (weights * log_share).sum(-1).clamp(max=LOG_TARGET_ATTENTION)
         value_effect = _compute_value_effect(probe, recorded, text, module, columns)
         baseline_effect = (recorded.log_odds - text.original_log_odds).square()
         loss = (baseline_effect + value_effect.square() - gain).mean()
@@ -483,10 +487,11 @@ def _compute_value_effect(
     return (effects * text.is_token).sum(-1)
 
 
-def _weight_rows(recorded: RecordedPass, head: int) -> Tensor:
+def _measure_row_sensitivity(recorded: RecordedPass, head: int) -> Tensor:
     """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries].
 
-    The sensitivity is Σ |gradient| · attention over the keys, or 1 if the head has only one row.
+    The sensitivity of a row is Σ |gradient| · attention over its keys. If the head has only one
+    row, the sensitivity is 1.
     """
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])
@@ -540,8 +545,8 @@ def _find_value_layer(probe: Any, arguments: Mapping[str, Tensor], site: Site) -
                 if call_names.count(name) == 1 and is_equal:
                     return name, columns
     raise AttnProbeError(
-        f"no separate linear value projection was found for {_name_head(site)} of "
-        f"{type(probe).__name__}; effects cannot be planted in this model"
+        f"effects cannot be planted in {_name_head(site)} of {type(probe).__name__}, because no "
+        "linear layer computes the values of this head"
     )
 
 

@@ -9,11 +9,14 @@ from numbers import Real
 from typing import Literal
 
 
-LARGEST_DRAWABLE = 1e100
-"""Largest absolute value that charts draw; larger values are omitted like infinite ones."""
+MAX_DRAWABLE_VALUE = 1e100
+"""Largest absolute value that a chart draws. Larger values are omitted, like infinite ones."""
 
-MIN_COLOUR_RANGE = 0.1
-"""Minimum for the upper end of a heat map's colour scale, so that tiny values do not look large."""
+MIN_COLOUR_SCALE_END = 0.1
+"""Smallest number at the end of a heat map's colour scale.
+
+A scale that ends at a smaller number would make tiny values look large.
+"""
 
 Grid = tuple[tuple[float, ...], ...]
 """Type for one number per attention head, as nested tuples ``[layers][heads]``."""
@@ -160,11 +163,13 @@ def is_drawable(value: object) -> bool:
     Args:
         value: any value.
     """
-    return isinstance(value, Real) and abs(float(value)) <= LARGEST_DRAWABLE
+    return isinstance(value, Real) and abs(float(value)) <= MAX_DRAWABLE_VALUE
 
 
 def format_label(value: object) -> str:
-    """Format a number with about three digits as a label; other values are converted to text.
+    """Format a value as a label.
+
+    Numbers are printed with about three digits. Other values are converted to text.
 
     >>> format_label(0.123456), format_label(-2.0), format_label(1234567.0), format_label("max")
     ('0.123', '−2', '1.23e+06', 'max')
@@ -178,8 +183,10 @@ def format_label(value: object) -> str:
     if math.isnan(value):
         return "–"
     magnitude = abs(value)
-    if magnitude and (magnitude < 5e-4 or magnitude >= 1e6):
+    if 0 < magnitude < 5e-4 or magnitude >= 1e6:
         text = f"{value:.3g}"
+    elif magnitude >= 1e3:
+        text = f"{value:.0f}"
     else:
-        text = f"{value:z.3f}".rstrip("0").rstrip(".") if magnitude < 1e3 else f"{value:.0f}"
+        text = f"{value:z.3f}".rstrip("0").rstrip(".")
     return text.replace("-", "−")

@@ -7,37 +7,40 @@ from dataclasses import dataclass, field
 
 
 SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
-"""Names of rankings whose scores have a sign: + supports the prediction, − opposes it."""
+"""Names of the rankings with positive and negative scores.
+
+A positive score supports the prediction, a negative score opposes it.
+"""
 
 SINK_SHARE_LABEL = "share of the attention on the sink"
-"""Key in ``HighlightedText.numbers`` for the proportion of attention on the attention sink, in [0, 1].
+"""Key in ``HighlightedText.numbers`` for the proportion of attention on the attention sink.
 
-The sink is the token, usually the first, that gets much attention whatever the text says.
+The sink is the token, usually the first, that gets much attention in every text.
 """
 
 PASSAGE_SHARE_LABEL = "share of the attention on the passage"
-"""Key in ``HighlightedText.numbers`` for the proportion of attention on the passage, in [0, 1]."""
+"""Key in ``HighlightedText.numbers`` for the proportion of attention on the passage."""
 
 PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
-"""Key in ``HighlightedText.numbers`` for the increase, in nats, of an answer's log-probability.
+"""Key in ``HighlightedText.numbers`` for how much a passage helps to give an answer.
 
-It compares the answer's log-probability with the passage and without it.
+The number is the answer's log-probability with the passage minus the one without it, in nats.
 """
 
 AGREEMENT_REASON = "attention and leave-one-out agree most"
-"""Reason printed with the example text on which attention and leave-one-out agree most."""
+"""Reason for displaying the example text on which attention and leave-one-out agree most."""
 
 DISAGREEMENT_REASON = "attention and leave-one-out disagree most"
-"""Reason printed with the example text on which attention and leave-one-out agree least."""
+"""Reason for displaying the example text on which attention and leave-one-out disagree most."""
 
 WRONG_PREDICTION_REASON = "a wrong prediction"
-"""Reason printed with an example text that the model predicts wrongly."""
+"""Reason for displaying an example text that the model predicts wrongly."""
 
 REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
-"""Reasons for displaying an example text, in the order in which a page displays the texts."""
+"""Reasons for displaying example texts, in the order in which a page displays the texts."""
 
 NEGLIGIBLE_SCORE = 1e-6
-"""Absolute value below which a score counts as 0, because it may be only a rounding error."""
+"""Scores with a smaller absolute value count as 0, because they may be rounding errors."""
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,16 @@ class HighlightedText:
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
-        lengths = {*map(len, self.scores.values()), len(self.segments) or n_units}
+        has_valid_scores = all(len(scores) == n_units for scores in self.scores.values())
+        has_valid_segments = len(self.segments) in (0, n_units)
+        has_valid_surroundings = len(self.around) in (0, n_units + 1)
+        has_valid_lengths = has_valid_scores and has_valid_segments and has_valid_surroundings
         positions = {*self.glued, *self.unknown, *(self.matters or ())}
-        has_valid_lengths = lengths == {n_units} and len(self.around) in (0, n_units + 1)
-        if not has_valid_lengths or not positions <= {*range(n_units)}:
+        has_valid_positions = positions <= set(range(n_units))
+        if not has_valid_lengths or not has_valid_positions:
             raise ValueError(
-                f"text {self.example_id} has {n_units} tokens; pass one score per token for each "
-                f"ranking, and only positions from 0 to {n_units - 1}"
+                f"text {self.example_id} has {n_units} tokens. Pass one score per token for each "
+                f"ranking, and only positions from 0 to {n_units - 1}."
             )
 
     @property
@@ -111,13 +117,11 @@ class HighlightedText:
     @property
     def units(self) -> list[dict[str, str | float]]:
         """One dictionary per unit, with its text and its score in each ranking."""
-        return [
-            {
-                "text": token,
-                **{name: scores[k] for name, scores in self.scores.items()},
-            }
-            for k, token in enumerate(self.tokens)
-        ]
+        units: list[dict[str, str | float]] = []
+        for k, token in enumerate(self.tokens):
+            scores_of_unit = {name: scores[k] for name, scores in self.scores.items()}
+            units.append({"text": token, **scores_of_unit})
+        return units
 
     @property
     def importance_summary(self) -> str:
@@ -125,7 +129,8 @@ class HighlightedText:
 
         Empty if the text is not a prompt, or if leave-one-out was not measured.
         """
-        losses, weights = self.scores.get("leave_one_out"), self.scores.get("attention")
+        losses = self.scores.get("leave_one_out")
+        weights = self.scores.get("attention")
         if not (self.unit and losses and weights):
             return ""
         most_important = _index_of_largest(losses)
@@ -170,7 +175,10 @@ class HighlightedText:
         return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
 
     def __str__(self) -> str:
-        """Return a prompt as a table of its units; any other text as its fields."""
+        """Return a prompt as a table of its units.
+
+        Any other text is printed as its fields.
+        """
         if not self.importance_summary:
             return repr(self)
         names = [name for name in PRINTED_COLUMNS if name in self.scores]
@@ -209,7 +217,7 @@ Each value has three items:
 
 
 CHAT_TEMPLATE_MARKERS = re.compile(r"^<\S+>\w*$|<\S+>$", re.MULTILINE)
-"""Pattern for the special tokens of a chat template, such as ``<|im_start|>user`` and ``<|im_end|>``."""
+"""Pattern for the special tokens of a chat template, such as ``<|im_start|>user``."""
 
 
 def strip_chat_markers(text: str) -> str:
@@ -225,14 +233,19 @@ def strip_chat_markers(text: str) -> str:
 
 
 HALVING_LOSS = math.log(2)
-"""Decrease of an answer's log-probability, in nats, that makes the answer half as likely."""
+"""Decrease of log-probability, in nats, that makes an answer half as likely."""
 
 MAX_PRINTED_FACTOR = 1000
-"""Largest factor in phrases such as "66.7 times less likely"; larger factors are "over 1,000"."""
+"""Largest factor that is printed as a number, as in "66.7 times less likely".
+
+Larger factors are printed as "over 1,000 times less likely".
+"""
 
 
 def _describe_loss(loss: float) -> str:
-    """Describe how much less likely an answer is after a decrease of its log-probability, in nats.
+    """Describe how much less likely an answer is if its log-probability decreases.
+
+    The decrease is in nats.
 
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
@@ -243,7 +256,7 @@ def _describe_loss(loss: float) -> str:
 
 
 MISSING_SCORE_TEXT = "–"
-"""Dash that is printed in place of a score that was not measured."""
+"""Text that a report prints instead of a score that was not measured."""
 
 
 def _index_of_largest(values: Sequence[float]) -> int:
@@ -276,7 +289,8 @@ def split_tokenizer_markers(
     tokens, glued = [], []
     for k, piece in enumerate(pieces):
         continues_word = len(piece) > 2 and piece.startswith("##")
-        if continues_word or (marks_word_starts and not piece.startswith(word_start_markers)):
+        lacks_start_marker = marks_word_starts and not piece.startswith(word_start_markers)
+        if continues_word or lacks_start_marker:
             glued.append(k)
         stripped_piece = piece[2:] if continues_word else piece.lstrip("Ġ▁")
         tokens.append(stripped_piece or piece)

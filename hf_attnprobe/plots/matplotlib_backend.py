@@ -32,7 +32,7 @@ from matplotlib.figure import Figure
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.terminal import escape_control_characters
 from hf_attnprobe.plots.chart import (
-    MIN_COLOUR_RANGE,
+    MIN_COLOUR_SCALE_END,
     Chart,
     HeatMap,
     Series,
@@ -49,10 +49,10 @@ logger = logging.getLogger(__name__)
 # --- style of figures -------------------------------------------------------------------
 
 COLUMN_WIDTH = 3.25
-"""Width of a figure that fits one column of most conference proceedings, in inches."""
+"""Width, in inches, of a figure in one text column of most conference proceedings."""
 
 PAGE_WIDTH = 6.75
-"""Width of a figure that spans two columns of most conference proceedings, in inches."""
+"""Width, in inches, of a figure across both text columns of most conference proceedings."""
 
 COLOURS = (
     "#0072B2",
@@ -63,9 +63,9 @@ COLOURS = (
     "#56B4E9",
     "#000000",
 )
-"""Colours of the first, second, … series; colour-blind readers can distinguish them.
+"""Colours of the first, second, … series in a chart.
 
-Source: Okabe & Ito 2008.
+Colour-blind readers can distinguish them (Okabe & Ito 2008).
 """
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -77,23 +77,27 @@ LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1))
 A tuple is a dash pattern: the offset of its start, and the lengths of its lines and gaps.
 """
 
-HATCHES = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
+HISTOGRAM_PATTERNS = ("////", "\\\\\\\\", "xxxx", "||||", "----", "++++", "//")
 """Matplotlib fill patterns of the first, second, … histogram in a chart.
 
-Patterns with dots and stars are avoided, because they enlarge an SVG from 5 kB to 150 kB.
+The patterns contain no dots and stars, which would enlarge an SVG file from 5 kB to 150 kB.
 """
 
 REFERENCE_LINE_STYLES = ("--", ":", "-.", (0, (5, 1)), (0, (1, 1)))
-"""Matplotlib styles of the first, second, … line for a reference value, such as "chance".
+"""Matplotlib styles of the first, second, … reference line in a chart.
 
-A tuple is a dash pattern: the offset of its start, and the lengths of its lines and gaps.
+A reference line marks a value such as "chance". A tuple is a dash pattern: the offset of its start,
+and the lengths of its lines and gaps.
 """
 
-REFERENCE_COLOURS = ("#555555", "#222222", "#777777")
-"""Colours of the first, second, … line for a reference value, such as "chance"."""
+REFERENCE_LINE_COLOURS = ("#555555", "#222222", "#777777")
+"""Colours of the first, second, … reference line in a chart.
+
+A reference line marks a value such as "chance".
+"""
 
 GRID_COLOUR = "#DDDDDD"
-"""Colour of grid lines."""
+"""Colour of the grid lines in charts."""
 
 # DejaVu Sans comes with matplotlib, so figures look the same on every machine. All texts have the
 # same size, as on a page.
@@ -120,52 +124,64 @@ STYLE: dict[Any, Any] = {
 """Matplotlib settings for all figures."""
 
 PLAIN_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}
-"""Matplotlib setting that prints ``$`` as a character; class names with ``$`` are not formulas."""
+"""Matplotlib setting that prints ``$`` as a character.
 
-FILE_STYLE: dict[Any, Any] = {
+Otherwise, class names with ``$`` would be printed as formulas.
+"""
+
+VECTOR_FILE_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
 }
-"""Matplotlib settings that store the text in SVG and PDF files as text, not as drawn outlines."""
+"""Matplotlib settings for SVG and PDF files. They store text as text, not as drawn outlines."""
 
-X_LABEL_WIDTH = 44
-"""Maximum length of a line in chart titles and x-axis labels, in characters."""
+MAX_X_LABEL_WIDTH = 44
+"""Maximum number of characters in a line of a chart title or x-axis label.
 
-Y_LABEL_WIDTH = 30
-"""Maximum length of a line in y-axis labels, in characters."""
+Longer ones are wrapped.
+"""
 
-LEGEND_WIDTH = 40
-"""Maximum length of a line in chart legends, in characters."""
+MAX_Y_LABEL_WIDTH = 30
+"""Maximum number of characters in a line of a y-axis label. Longer labels are wrapped."""
+
+MAX_LEGEND_WIDTH = 40
+"""Maximum number of characters in a line of a chart's legend. Longer entries are wrapped."""
 
 CELL_FONT_SIZE = 5.5
-"""Font size of the numbers in a heat map's cells, in points."""
+"""Font size, in points, of the numbers in a heat map's cells."""
 
 DARK_TEXT_COLOUR = "#010101"
-"""Colour of numbers in a heat map's light cells, whether the page is light or dark."""
+"""Colour of the numbers in a heat map's light cells, on light and dark pages."""
 
 LIGHT_TEXT_COLOUR = "#fefefe"
-"""Colour of numbers in a heat map's dark cells, whether the page is light or dark."""
+"""Colour of the numbers in a heat map's dark cells, on light and dark pages."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""Maximum number of heads per layer for which a heat map fits one text column of a paper."""
+"""A heat map fits one text column of a paper if layers have at most this many heads."""
 
 MAX_NUMBERED_HEADS = 24
-"""Maximum number of heads per layer for which a heat map prints numbers in its cells."""
+"""A heat map prints numbers in its cells if layers have at most this many heads."""
 
-CATEGORY_FILL = 0.8
-"""Height over which the values of one category are spread, as a proportion of the row height."""
+CATEGORY_ROW_FILL = 0.8
+"""Proportion of a category's row height over which its values are spread.
+
+The values have different heights, so that they do not overlap.
+"""
 
 LEGEND_LINE_HEIGHT = 0.135
-"""Height of one line of text in a chart's legend, in inches."""
+"""Height, in inches, of one line of text in a chart's legend."""
 
 MARKER_SIZE = 4
-"""Diameter of the markers for data points, in points (1/72 inch)."""
+"""Diameter, in points (1/72 inch), of the markers in a series with few data points."""
 
 SMALL_MARKER_SIZE = 2.5
-"""Diameter of the markers in a series with many data points, in points (1/72 inch)."""
+"""Diameter, in points (1/72 inch), of the markers in a series with many data points."""
 
 MAX_LARGE_MARKERS = 50
-"""Maximum number of data points for large markers; longer series get small, pale markers."""
+"""A series with at most this many data points gets large markers.
+
+A longer series gets small, pale markers.
+"""
 
 
 # --- figures and files ------------------------------------------------------------------
@@ -175,7 +191,10 @@ UNDATED_METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""Metadata for image files, by file format: without a date, equal charts give equal files."""
+"""Maps each image format to the metadata of its files.
+
+The metadata contains no date, so that equal charts give equal files.
+"""
 
 
 class PaperFigure(Figure):
@@ -207,8 +226,9 @@ def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> byte
         The file's content.
     """
     stream = io.BytesIO()
+    # A new canvas attaches itself to the figure, which needs one to be saved.
     FigureCanvasAgg(figure)
-    with mpl.rc_context(STYLE | FILE_STYLE | {"svg.hashsalt": salt}):
+    with mpl.rc_context(STYLE | VECTOR_FILE_STYLE | {"svg.hashsalt": salt}):
         figure.savefig(stream, format=kind, metadata=UNDATED_METADATA[kind], dpi=300)
     return stream.getvalue()
 
@@ -235,7 +255,7 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
         with mpl.rc_context(STYLE):
             figure = PaperFigure(_compute_size(chart, title), layout="constrained")
             return draw(chart, figure.add_subplot(axes_class=PaperAxes), title=title)
-    printed_title = _wrap(chart.title, X_LABEL_WIDTH) if title else ""
+    printed_title = _wrap(chart.title, MAX_X_LABEL_WIDTH) if title else ""
     with mpl.rc_context(PLAIN_TEXT_STYLE):
         if isinstance(chart, HeatMap):
             _draw_map(chart, ax)
@@ -267,20 +287,25 @@ def draw_by_key(
     charts_by_key = {chart.key: chart for chart in charts}
     if not charts_by_key:
         raise AttnProbeError(
-            f"this report has no figures: it has fewer than {MIN_DISPLAYED_TEXTS} texts, or no rows; audit "
-            "more texts, or read the report from its folder"
+            "this report has no figures, because it has no rows or fewer than "
+            f"{MIN_DISPLAYED_TEXTS} texts. Audit more texts, or read the report from its folder to "
+            "include its rows."
         )
     if kind is not None and kind not in charts_by_key:
         has_head_maps = any(isinstance(chart, HeatMap) for chart in charts)
-        hint = "; pass site=(layer, head) for the figures of one head" if has_head_maps else ""
+        hint = " For figures of one head, pass site=(layer, head)." if has_head_maps else ""
         raise AttnProbeError(
-            f"this report has no figure {kind}; choose one of {', '.join(charts_by_key)}{hint}"
+            f"this report has no figure {kind!r}. Choose one of {', '.join(charts_by_key)}.{hint}"
         )
-    return draw(charts_by_key[kind or next(iter(charts_by_key))], ax, title=True)
+    first_key = next(iter(charts_by_key))
+    return draw(charts_by_key[kind or first_key], ax, title=True)
 
 
 def _disable_math(ax: Axes) -> None:
-    """Print dollar signs literally instead of as formulas, because class names may contain them."""
+    """Print dollar signs in labels as characters.
+
+    Matplotlib would otherwise print class names with dollar signs as formulas.
+    """
     texts = [ax.title, ax.xaxis.label, ax.yaxis.label]
     texts += [*ax.get_xticklabels(), *ax.get_yticklabels()]
     for text in texts:
@@ -292,7 +317,7 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
 
     The height grows with the number of rows in the chart, and of lines in its title and legend.
     """
-    n_text_lines = len(textwrap.wrap(chart.title, X_LABEL_WIDTH)) if title else 0
+    n_text_lines = len(textwrap.wrap(chart.title, MAX_X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
         return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
@@ -300,7 +325,7 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
         *(series.name for series in chart.series),
         *(reference.name for reference in chart.references),
     ]
-    n_text_lines += sum(len(textwrap.wrap(entry, LEGEND_WIDTH)) for entry in legend_entries)
+    n_text_lines += sum(len(textwrap.wrap(entry, MAX_LEGEND_WIDTH)) for entry in legend_entries)
     height = 2.0
     if chart.kind == "dots":
         row_height = 0.15 + 0.1 * len(chart.series)
@@ -309,7 +334,7 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
 
 
 def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
-    """Draw a chart's series and reference values, its axes and its legend."""
+    """Draw the series, reference values, axes and legend of a chart."""
     draw_series = {
         "histogram": _draw_histogram,
         "dots": _draw_dots,
@@ -320,23 +345,27 @@ def _draw_chart(chart: Chart, ax: Axes, title: str) -> None:
     handles += [_draw_reference(chart, k, ax) for k in range(len(chart.references))]
     _format_axes(chart, ax)
     _add_legend(chart, ax, handles, title)
-    if not any(is_drawable(y) for series in chart.series for y in series.y):
+    values = [y for series in chart.series for y in series.y]
+    if not any(is_drawable(value) for value in values):
         ax.text(0.5, 0.5, "no values", transform=ax.transAxes, ha="center")
 
 
 def _draw_histogram(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw a histogram per series; outlines with different fill patterns can overlap."""
+    """Draw a histogram for each series.
+
+    The histograms are outlines with different fill patterns, so that they can overlap.
+    """
     for k, series in enumerate(chart.series):
-        # `x` are the lower edges of the bins, so the upper edge of the last bin is missing. A
-        # series without bins begins at 0.
-        last_edge = float((0.0, *series.x)[-1])
+        # The series contains the lower edges of the bins, so the upper edge of the last bin is added.
+        last_lower_edge = float(series.x[-1]) if series.x else 0.0
+        last_upper_edge = last_lower_edge + (chart.bin_width or 1.0)
         yield ax.stairs(
             np.nan_to_num(_make_array(series.y)),
-            [*_make_array(series.x), last_edge + (chart.bin_width or 1.0)],  # type: ignore[arg-type]
+            [*_make_array(series.x), last_upper_edge],  # type: ignore[arg-type]
             fill=True,
             facecolor="none",
             edgecolor=COLOURS[k % len(COLOURS)],
-            hatch=HATCHES[k % len(HATCHES)],
+            hatch=HISTOGRAM_PATTERNS[k % len(HISTOGRAM_PATTERNS)],
             linewidth=0.8,
             label=_wrap(series.name),
         )
@@ -347,7 +376,7 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     names = list_categories(chart)
     for k, series in enumerate(chart.series):
         # The series are spread over the row of their category, so that they do not overlap.
-        offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_FILL
+        offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_ROW_FILL
         positions = [names.index(str(x)) + offset for x in series.x]
         yield ax.errorbar(
             _make_array(series.y),
@@ -363,10 +392,14 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _compute_error_bars(series: Series) -> np.ndarray | None:
-    """Compute error bar lengths below and above the values, [2, values]; None without error bars."""
+    """Compute the lengths of the error bars below and above the values.
+
+    Returns:
+        Lengths [2, values], with 0 for missing error bars; None if the series has no error bars.
+    """
     if not series.low:
         return None
-    y, low, high = map(_make_array, (series.y, series.low, series.high))
+    y, low, high = _make_array(series.y), _make_array(series.low), _make_array(series.high)
     lengths = np.stack([y - low, high - y])
     return np.where(np.isnan(lengths), 0, lengths).clip(0)
 
@@ -409,11 +442,12 @@ def select_marker_positions(chart: Chart, k: int) -> slice:
         Slice of point indices, as matplotlib's ``markevery`` expects.
     """
     step = max(1, len(chart.series[k].x) // 6)
-    return slice(k * step // len(chart.series), None, step)
+    first_point = k * step // len(chart.series)
+    return slice(first_point, None, step)
 
 
 def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
-    """Draw each series as single points, or as points connected by a line in front of the others.
+    """Draw each series as single points, or as points that are connected by a line.
 
     In a series with many points, the markers are small and pale.
     """
@@ -443,7 +477,7 @@ def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
     draw_line = ax.axvline if is_vertical else ax.axhline
     return draw_line(
         reference.value if is_drawable(reference.value) else np.nan,
-        color=REFERENCE_COLOURS[number % len(REFERENCE_COLOURS)],
+        color=REFERENCE_LINE_COLOURS[number % len(REFERENCE_LINE_COLOURS)],
         linestyle=REFERENCE_LINE_STYLES[number % len(REFERENCE_LINE_STYLES)],
         linewidth=0.9,
         zorder=1.5,
@@ -460,8 +494,8 @@ def _format_axes(chart: Chart, ax: Axes) -> None:
     if is_dots:
         x_label, y_label = y_label, x_label
         x_range, y_range = chart.y_range, None
-    ax.set_xlabel(_wrap(x_label, X_LABEL_WIDTH))
-    ax.set_ylabel(_wrap(y_label, Y_LABEL_WIDTH))
+    ax.set_xlabel(_wrap(x_label, MAX_X_LABEL_WIDTH))
+    ax.set_ylabel(_wrap(y_label, MAX_Y_LABEL_WIDTH))
     if _is_range(x_range):
         ax.set_xlim(*_add_margin(x_range))
     if _is_range(y_range):
@@ -494,9 +528,9 @@ def _add_margin(span: tuple[float, float]) -> tuple[float, float]:
 
 
 def _add_legend(chart: Chart, ax: Axes, handles: Sequence[Handle], title: str) -> None:
-    """Add a legend above the axes; its first line is the chart's title.
+    """Add a legend above the axes, with the chart's title as its first line.
 
-    A legend inside the axes could hide data. A chart with a single series needs no entries.
+    A legend inside the axes could hide data. A chart with a single series has no legend entries.
     """
     names = [
         *(series.name for series in chart.series),
@@ -552,7 +586,10 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
 
 
 def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]:
-    """Choose the colour scale of a heat map: two colours around its centre, or one colour from 0.
+    """Choose the colour scale of a heat map.
+
+    A map with a centre has two colours, for numbers below and above the centre. Other maps have one
+    colour.
 
     Args:
         chart: the heat map.
@@ -563,10 +600,12 @@ def _choose_colours(chart: HeatMap, values: np.ndarray) -> tuple[Normalize, str]
     """
     measured_values = values[~np.isnan(values)]
     if chart.centre is None:
-        high = float(measured_values.max(initial=MIN_COLOUR_RANGE))
-        return Normalize(min(0.0, float(measured_values.min(initial=0.0))), high), "Blues"
-    reach = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_RANGE))
-    return TwoSlopeNorm(chart.centre, chart.centre - reach, chart.centre + reach), "PuOr_r"
+        low = float(measured_values.min(initial=0.0))
+        high = float(measured_values.max(initial=MIN_COLOUR_SCALE_END))
+        return Normalize(low, high), "Blues"
+    half_range = float(np.abs(measured_values - chart.centre).max(initial=MIN_COLOUR_SCALE_END))
+    low, high = chart.centre - half_range, chart.centre + half_range
+    return TwoSlopeNorm(chart.centre, low, high), "PuOr_r"
 
 
 def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) -> None:
@@ -576,7 +615,7 @@ def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) ->
     """
     values = np.asarray(chart.values, dtype=np.float64)
     largest = float(np.nanmax(np.abs(values), initial=0.0))
-    n_digits = 3 if largest < MIN_COLOUR_RANGE else 2
+    n_digits = 3 if largest < MIN_COLOUR_SCALE_END else 2
     for (row, column), value in np.ndenumerate(values):
         text, colour, weight = "–", DARK_TEXT_COLOUR, "normal"
         if not np.isnan(value):
@@ -615,10 +654,12 @@ def list_categories(chart: Chart) -> list[str]:
     Args:
         chart: a chart whose x values are category names.
     """
-    return list(dict.fromkeys(str(x) for series in chart.series for x in series.x))
+    names = [str(x) for series in chart.series for x in series.x]
+    # The keys of a dictionary contain each name once.
+    return list(dict.fromkeys(names))
 
 
-def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
+def _wrap(text: str, width: int = MAX_LEGEND_WIDTH) -> str:
     """Wrap a label into lines of at most ``width`` characters."""
     return textwrap.fill(escape_control_characters(text), width)
 
@@ -626,7 +667,10 @@ def _wrap(text: str, width: int = LEGEND_WIDTH) -> str:
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""Name of the Markdown file, in the folder with saved figures, that contains their captions."""
+"""Name of the Markdown file with the captions of saved figures.
+
+It is in the folder of the figures.
+"""
 
 
 def save_charts(
@@ -650,21 +694,21 @@ def save_charts(
     unknown_formats = [name for name in formats if name not in UNDATED_METADATA]
     if unknown_formats:
         raise AttnProbeError(
-            f"unknown figure format {unknown_formats[0]!r}; choose one of "
-            f"{', '.join(UNDATED_METADATA)}"
+            f"unknown figure format {unknown_formats[0]!r}. Choose one of "
+            f"{', '.join(UNDATED_METADATA)}."
         )
     charts = list(charts)
     if not charts:
         raise AttnProbeError(
-            f"this report has no figures to save: it has fewer than {MIN_DISPLAYED_TEXTS} texts, or no "
-            "rows; audit more texts"
+            "this report has no figures to save, because it has no rows or fewer than "
+            f"{MIN_DISPLAYED_TEXTS} texts. Audit more texts."
         )
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot create the folder {folder} for figures ({error.strerror}); choose another folder"
+            f"cannot create the folder {folder} for figures: {error.strerror}. Choose another folder."
         ) from error
     paths = []
     with warnings.catch_warnings(record=True, action="always") as caught_warnings:
@@ -681,7 +725,7 @@ def save_charts(
 
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
-    """Report recorded warnings: those about missing characters as one, all others unchanged."""
+    """Report recorded warnings. Warnings about missing characters are combined into one."""
     font_warnings = [
         warning for warning in caught_warnings if "missing from font" in str(warning.message)
     ]
@@ -722,6 +766,6 @@ def _write_file(path: Path, content: bytes) -> Path:
         os.replace(temporary_path, path)
     except OSError as error:
         raise AttnProbeError(
-            f"cannot write {path} ({error.strerror}); choose another folder"
+            f"cannot write {path}: {error.strerror}. Choose another folder."
         ) from error
     return path

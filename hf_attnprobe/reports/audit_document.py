@@ -51,13 +51,13 @@ from hf_attnprobe.reports.head_tables import (
     list_tested_heads,
 )
 from hf_attnprobe.reports.number_tables import (
-    USER_SCORES_KEY,
+    SCORES_FINGERPRINT_KEY,
     build_numbers_section,
     build_user_scores_blocks,
 )
 from hf_attnprobe.reports.result import AuditResult, convert_report_to_json
 from hf_attnprobe.reports.verdict import (
-    QUESTION,
+    MAIN_QUESTION,
     advise_on_display,
     describe_zero_ablation_limit,
     explain_open_answer,
@@ -92,19 +92,19 @@ from hf_attnprobe.storage.provenance import (
 GLOSSARY: Mapping[str, str] = read_package_yaml(
     Path(__file__).with_name("glossary.yaml"), Mapping[str, str]
 )
-"""Explanations of the technical terms in reports, for readers who do not know the papers."""
+"""Maps each technical term in reports to its explanation."""
 
 MAX_EMBEDDED_STATISTICS = 60
-"""Largest number of statistics that an HTML report embeds as JSON.
+"""Maximum number of statistics that an HTML report embeds as JSON.
 
 A report with more statistics embeds none of them, so that its file stays small.
 """
 
 N_VISIBLE_TEXTS = 3
-"""Number of example texts that an HTML report displays at first; readers click to see the others."""
+"""Number of example texts that a page displays at first. Readers click to see the others."""
 
 MAX_LISTED_CLASSES = 6
-"""Largest number of classes that a report lists by name; if there are more, it only counts them."""
+"""Maximum number of classes that a report lists by name. If there are more, it only counts them."""
 
 
 def build_audit_document(report: AuditResult) -> Document:
@@ -163,7 +163,7 @@ def build_audit_document(report: AuditResult) -> Document:
             *(replace(section, is_collapsed=True) for section in [*collapsed_sections, meanings]),
         ],
         data=select_page_data(report),
-        heading=QUESTION,
+        heading=MAIN_QUESTION,
     )
 
 
@@ -188,8 +188,9 @@ def select_page_data(report: AuditResult) -> dict[str, Any]:
     data = convert_report_to_json(report)
     if len(report.statistics) <= MAX_EMBEDDED_STATISTICS:
         return data
-    omitted: dict[str, list] = {"statistics": [], "comparisons": []}
-    return {**data, **omitted, "left_out": list(omitted)}
+    omitted_names = ["statistics", "comparisons"]
+    data |= {name: [] for name in omitted_names}
+    return {**data, "left_out": omitted_names}
 
 
 def describe_prediction_type(report: AuditResult) -> list[str]:
@@ -229,13 +230,13 @@ def describe_units(report: AuditResult) -> list[str]:
     if segment is not None:
         explained, fixed = ("first", "second") if segment == "text" else ("second", "first")
         notes.append(
-            f"Importance, leave-one-out and erasure concern the {explained} text of each pair; the "
+            f"Importance, leave-one-out and erasure concern the {explained} text of each pair. The "
             f"{fixed} text stays unchanged. Edits of attention concern both texts."
         )
     units = report.provenance.get("units")
     if units is not None:
         notes.append(
-            f"This model's attention weighs {units}; they take the role of tokens in this report."
+            f"This model's attention weighs {units}. They take the role of tokens in this report."
         )
     return notes
 
@@ -331,9 +332,10 @@ def _describe_skipped_texts(provenance: Mapping) -> str:
 
 
 def _describe_calibration(report: AuditResult) -> str | None:
-    """Describe how often the verdict was wrong for calibration models whose answer is known.
+    """Describe how often the answers were wrong for models whose right answers are known.
 
-    Return None for language models and for user-defined thresholds, which are not calibrated.
+    The error rates were measured for classifiers with the default thresholds. The result is None
+    for language models and for user-defined thresholds.
     """
     question_set = choose_question_set(index_by_rule(report.findings))
     findings = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
@@ -373,12 +375,12 @@ def describe_classes(report: AuditResult) -> str | None:
     classes = [str(name) for name in report.provenance.get("classes", [])]
     if not classes:
         return None
-    n_predicted = {
-        name: max((s.n for s in report.statistics if s.group == name), default=0)
-        for name in classes
-    }
     if len(classes) > MAX_LISTED_CLASSES:
         return f"{len(classes)} classes"
+    n_predicted = {}
+    for name in classes:
+        text_counts = [s.n for s in report.statistics if s.group == name]
+        n_predicted[name] = max(text_counts, default=0)
     if not any(n_predicted.values()):
         return ", ".join(classes)
     return ", ".join(f"{name} (predicted for {n:,} texts)" for name, n in n_predicted.items())
@@ -388,7 +390,7 @@ def describe_classes(report: AuditResult) -> str | None:
 
 
 def build_question_block(finding: Finding, words: Wording, *notes: str | None) -> AnswerBlock:
-    """Build the block for one question: answer, explanation, number line, and grading.
+    """Build the block with the answer to one question, its explanation and its grading.
 
     If there are too few texts for a number, the explanation states this instead.
 
@@ -398,9 +400,11 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
         notes: further sentences below the explanation; None is skipped.
     """
     rule = finding.rule_with_thresholds
-    explanation, yardsticks = finding.explanation, _list_yardsticks(finding)
+    explanation = finding.explanation
+    yardsticks = _list_yardsticks(finding)
     if 0 < finding.n < MIN_DISPLAYED_TEXTS:
-        explanation, yardsticks = format_sentence(explain_open_answer(finding, words)), []
+        explanation = format_sentence(explain_open_answer(finding, words))
+        yardsticks = []
     return AnswerBlock(
         f"{rule.name}: {rule.question}",
         str(finding.answer),
@@ -420,10 +424,11 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
 def _list_yardsticks(finding: Finding) -> list[InlineText]:
     """Format each reference number of a finding with its description, such as "accuracy: 0.91"."""
     descriptions = RULES[finding.rule].yardsticks
-    return [
-        f"{descriptions.get(name, name.replace('_', ' '))}: {markdown.format_number(value, digits=2)}"
-        for name, value in finding.yardsticks.items()
-    ]
+    items: list[InlineText] = []
+    for name, value in finding.yardsticks.items():
+        description = descriptions.get(name, name.replace("_", " "))
+        items.append(f"{description}: {markdown.format_number(value, digits=2)}")
+    return items
 
 
 def _describe_rule(finding: Finding, words: Wording) -> list[str]:
@@ -457,19 +462,20 @@ def build_questions_section(report: AuditResult) -> Section:
 
 
 def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tuple[Chart, ...]:
-    """Build the charts for one site.
+    """Build the charts for one head, or for all heads together.
 
     Args:
         report: the audit's result.
         site: layer and head; by default, the attention as a whole.
     """
-    chart_site = site or (find_model_site(report.rows) if len(report.rows) else None)
-    if chart_site is None:
+    if site is None and len(report.rows):
+        site = find_model_site(report.rows)
+    if site is None:
         return ()
     return build_audit_charts(
         report.rows,
         report.provenance.get("classes", ()),
-        site=chart_site,
+        site=site,
         words=report.words,
     )
 
@@ -489,7 +495,8 @@ def build_heads_section(report: AuditResult) -> Section | None:
     sites = {s.site for s in report.statistics}
     if sites == {ALL_ATTENTION_SITE} or not has_several_heads(report.statistics):
         return None
-    summary, curve = describe_important_heads(report), report.prune
+    summary = describe_important_heads(report)
+    curve = report.prune
     prune_block = None
     if curve is not None:
         prune_block = Collapsible(
@@ -584,25 +591,27 @@ NOT_REPEATABLE_NOTE = (
     "The model or the data were Python objects, so no command repeats this audit. If you saved them "
     "and put their paths in place of the words in quotes, the command would be:"
 )
-"""Note above the command of an audit that was started with Python objects instead of paths."""
+"""Note above the command of an audit whose model or data were Python objects instead of paths."""
 
-INSTALLATION_NOTE = "To install hf_attnprobe from a clone of its repository, run "
-"""Beginning of the installation note; the command ``pip install .`` follows it."""
-
-ROW_FILES_NOTE = (
-    " there. The numbers are stored next to report.html in the audit's folder: rows/ contains one "
-    "row for each text and statistic, summary.json contains the means."
+STORED_NUMBERS_NOTE = (
+    "The numbers are stored next to report.html in the audit's folder: rows/ contains one row for "
+    "each text and statistic, summary.json contains the means."
 )
-"""End of the installation note: it follows the command ``pip install .`` and names stored files."""
+"""Sentence about the files in which an audit stores its numbers."""
 
-REPEATABLE_NOTE = "The same command gives the same numbers"
-"""Beginning of the sentence on reproducibility; a list of versions and fingerprints follows it."""
+REPEATABLE_TEMPLATE = (
+    "The same command gives the same numbers with the same versions and fingerprints: {versions}."
+)
+"""Sentence about repeating an audit. ``{versions}`` is a list of versions and fingerprints."""
 
-REPEATABLE_WITHIN_TIME_NOTE = (
+REPEATABLE_WITHIN_TIME_TEMPLATE = (
     "With --time, the same command may reach more or fewer texts. Each text that it reaches gets "
-    "the same numbers"
+    "the same numbers with the same versions and fingerprints: {versions}."
 )
-"""Beginning of the sentence on reproducibility if the audit had a time limit (``--time``)."""
+"""Sentences about repeating an audit that had a time limit (``--time``).
+
+``{versions}`` is a list of versions and fingerprints.
+"""
 
 
 def build_provenance_section(report: AuditResult) -> Section:
@@ -618,16 +627,22 @@ def build_provenance_section(report: AuditResult) -> Section:
         **provenance.get("versions", {}),
     }
     recorded_fingerprints = {name: value for name, value in fingerprints.items() if value}
-    command = "evaluate-scores" if USER_SCORES_KEY in provenance else "audit"
-    note = REPEATABLE_WITHIN_TIME_NOTE if "stopping" in provenance else REPEATABLE_NOTE
+    command = "evaluate-scores" if SCORES_FINGERPRINT_KEY in provenance else "audit"
+    had_time_limit = "stopping" in provenance
+    template = REPEATABLE_WITHIN_TIME_TEMPLATE if had_time_limit else REPEATABLE_TEMPLATE
+    versions = format_settings(recorded_fingerprints) or "none are recorded"
+    installation = (
+        "To install hf_attnprobe from a clone of its repository, run ",
+        Code("pip install ."),
+        f" there. {STORED_NUMBERS_NOTE}",
+    )
     return Section(
         "How to repeat this audit",
         [
             None if is_repeatable(provenance) else NOT_REPEATABLE_NOTE,
             CodeBlock(format_repeat_command(command, provenance)),
-            f"{note} with the same versions and fingerprints: "
-            f"{format_settings(recorded_fingerprints) or 'none are recorded'}.",
-            (INSTALLATION_NOTE, Code("pip install ."), ROW_FILES_NOTE),
+            template.format(versions=versions),
+            installation,
             Collapsible(
                 "All settings",
                 [Table(["setting", "value"], [*flatten_settings(provenance)], sortable=False)],

@@ -33,17 +33,26 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 MAX_CLASS_SERIES = 4
-"""Maximum number of predicted classes drawn as separate series; more would be hard to distinguish."""
+"""Maximum number of predicted classes for which a chart draws one series per class.
 
-EXACT_DISTANCE = "exact"
-"""Legend text for adversarial attention distances that are exact maxima in all texts."""
+With more classes, all texts form one series, because many series are hard to distinguish.
+"""
+
+EXACT_DISTANCE_LABEL = "exact"
+"""Legend label for distances between attention weights that are exact in all texts.
+
+Other distances are lower bounds, because a search may miss the largest distance.
+"""
 
 NO_INTERVAL = (float("nan"), float("nan"))
-"""Ends of the error bar for a value without a confidence interval; NaN draws no bar."""
+"""Ends of the error bar of a value without a confidence interval.
+
+Matplotlib draws no bar if the ends are NaN.
+"""
 
 
 class TextGroup(NamedTuple):
-    """A group of texts that is drawn as one series, such as all texts predicted positive.
+    """A group of texts that a chart draws as one series, such as all texts predicted positive.
 
     Attributes:
         name: the group's name in legends.
@@ -63,7 +72,7 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class SiteEvidence(Evidence):
-    """Statistics for all texts at one site, also grouped by predicted class.
+    """Statistics of one head, or of all heads together, for all texts and by predicted class.
 
     Attributes:
         groups: one group per predicted class; a single group if there are too many classes.
@@ -91,8 +100,12 @@ class SiteEvidence(Evidence):
             Full statistic names such as "regret@attention", by ranking.
         """
         names = [name for name in self.texts if name.startswith(f"{family}@")]
-        by_ranking = {name.partition("@")[2]: name for name in sorted(names, key=get_sort_key)}
-        return {key: name for key, name in by_ranking.items() if not key.startswith("random_")}
+        names_by_ranking = {}
+        for name in sorted(names, key=get_sort_key):
+            ranking = name.partition("@")[2]
+            if not ranking.startswith("random_"):
+                names_by_ranking[ranking] = name
+        return names_by_ranking
 
 
 def build_site_evidence(
@@ -102,7 +115,7 @@ def build_site_evidence(
     site: tuple[int, int],
     words: Wording,
 ) -> SiteEvidence:
-    """Select one site's statistics from an audit's rows.
+    """Select the statistics of one head, or of all heads together, from an audit's rows.
 
     Args:
         rows: the audit's rows.
@@ -113,14 +126,18 @@ def build_site_evidence(
     texts = select_site_texts(rows, site).select_covered_statistics(MIN_DISPLAYED_TEXTS)
     all_texts = Evidence(texts, words=words)
     groups = tuple(_split_by_prediction(all_texts, select_predictions(rows), classes))
-    groups = groups or (TextGroup("all texts", None, all_texts),)
+    if not groups:
+        groups = (TextGroup("all texts", None, all_texts),)
     return SiteEvidence(**vars(all_texts), groups=groups)
 
 
 def _split_by_prediction(
     evidence: Evidence, predictions: Texts, classes: Sequence[str]
 ) -> Iterator[TextGroup]:
-    """Yield a group for each predicted class; yield nothing if there are too many classes."""
+    """Yield a group of texts for each predicted class.
+
+    If there are too many classes, nothing is yielded.
+    """
     predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
     indices = sorted(int(k) for k in pd.unique(predicted) if not np.isnan(k))
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
@@ -137,7 +154,7 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
     """Return a legend text that states whether the adversarial distances are exact maxima.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         "exact", "found" (lower bounds from a search), or a mixture of both.
@@ -146,7 +163,7 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
     if not exact_share.n or exact_share.value == 0:
         return "found"
     if exact_share.value == 1:
-        return EXACT_DISTANCE
+        return EXACT_DISTANCE_LABEL
     return f"exact in {exact_share.value:.0%}, else found"
 
 
@@ -182,10 +199,10 @@ def build_median_series(name: str, values: Iterable[tuple[str, np.ndarray]]) -> 
         name: the series' name in the legend.
         values: pairs of a category name and its values, [texts].
     """
-    points = [
-        (category, *compute_quantiles(texts), int((~np.isnan(texts)).sum()))
-        for category, texts in values
-    ]
+    points = []
+    for category, category_values in values:
+        n_texts = int((~np.isnan(category_values)).sum())
+        points.append((category, *compute_quantiles(category_values), n_texts))
     x, low, medians, high, sizes = zip(*points, strict=True)
     return Series(name, x, medians, low, high, sizes)
 
@@ -206,7 +223,7 @@ RANKING_LABELS = {
     "last_layer": "last layer's attention",
     "rollout": "attention rollout",
 }
-"""Labels of rankings in charts, by the ranking's key in names such as "regret@leave_one_out"."""
+"""Maps the key of a ranking, as in "regret@leave_one_out", to its label in charts."""
 
 
 def get_ranking_label(key: str) -> str:
@@ -228,7 +245,7 @@ def build_audit_charts(
     site: tuple[int, int],
     words: Wording = CLASS_WORDING,
 ) -> tuple[Chart, ...]:
-    """Build an audit's charts for one site.
+    """Build the charts of an audit for one head, or for all heads together.
 
     Args:
         rows: the audit's rows.
@@ -245,9 +262,10 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
     """Build all charts for which there are statistics.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
     """
-    smallest_epsilon = next(iter(select_epsilons(evidence)), "")
+    epsilons = select_epsilons(evidence)
+    smallest_epsilon = epsilons[0] if epsilons else ""
     comprehensiveness, sufficiency, plausibility = (
         build_ranking_chart(evidence, spec) for spec in RANKING_CHARTS
     )
@@ -268,21 +286,21 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
 
 def _prefix_question_name(chart: Chart) -> Chart:
     """Put the name of the chart's question at the beginning of its title."""
-    title = f"{chart.title[:1].lower()}{chart.title[1:]}"
+    title_in_lower_case = f"{chart.title[:1].lower()}{chart.title[1:]}"
     for question in ALL_QUESTIONS.values():
         if chart.key in question.charts:
-            return replace(chart, title=f"{question.name}: {title}")
+            return replace(chart, title=f"{question.name}: {title_in_lower_case}")
     return chart
 
 
 # --- rank correlation of attention with importance ------------------------------------
 
 
-BIN_WIDTH = 0.1
-"""Bin width for histograms of Kendall's τ."""
+TAU_BIN_WIDTH = 0.1
+"""Width of the bins in histograms of Kendall's τ."""
 
-BIN_EDGES = np.linspace(-1, 1, 21).round(10)
-"""Bin edges for histograms of Kendall's τ, from -1 to 1."""
+TAU_BIN_EDGES = np.linspace(-1, 1, 21).round(10)
+"""Edges of the bins in histograms of Kendall's τ: -1, -0.9, …, 1."""
 
 TAU_CHARTS = {
     "leave_one_out": Chart(
@@ -295,7 +313,7 @@ TAU_CHARTS = {
         y_label="share of texts",
         series=(),
         x_range=(-1.0, 1.0),
-        bin_width=BIN_WIDTH,
+        bin_width=TAU_BIN_WIDTH,
     ),
     "gradient": Chart(
         key="tau_gradient",
@@ -307,10 +325,10 @@ TAU_CHARTS = {
         y_label="share of texts",
         series=(),
         x_range=(-1.0, 1.0),
-        bin_width=BIN_WIDTH,
+        bin_width=TAU_BIN_WIDTH,
     ),
 }
-"""Template for the histogram of Kendall's τ, by importance measure.
+"""Maps each measure of importance to a histogram of Kendall's τ without values.
 
 Each audit adds its sentences and values.
 """
@@ -320,7 +338,7 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
     """Build a histogram of rank correlations (Kendall's τ-b) between attention and importance.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         measure: importance measure, ``leave_one_out`` or ``gradient``.
 
     Returns:
@@ -341,16 +359,16 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
 def _build_histogram_series(group: TextGroup, column: str) -> Series:
     """Build a series with the proportion of a group's texts in each bin."""
     taus = group.values.get_defined_values(column)
-    counts, _ = np.histogram(taus, BIN_EDGES)
+    counts, _ = np.histogram(taus, TAU_BIN_EDGES)
     shares = counts / len(taus)
-    lower_edges = tuple(BIN_EDGES[:-1].tolist())
+    lower_edges = tuple(TAU_BIN_EDGES[:-1].tolist())
     return Series(group.name, lower_edges, tuple(shares.tolist()), n=tuple(counts.tolist()))
 
 
 def _describe_taus(
     evidence: SiteEvidence, groups: list[TextGroup], measure: str
 ) -> tuple[str, ...]:
-    """Return sentences about each group's mean τ, the chance level, and texts without τ."""
+    """Return sentences about mean rank correlations τ, their chance level, and texts without τ."""
     column = f"attention_{measure}_tau"
     clauses = []
     for group in groups:
@@ -373,11 +391,11 @@ def _describe_taus(
 # --- change of the output, or of attention, by the largest attention weight -----------
 
 
-ERROR_BARS = "middle half of the texts"
-"""Legend entry for error bars around medians, from the first to the third quartile."""
+ERROR_BAR_LABEL = "middle half of the texts"
+"""Legend label for error bars from the first to the third quartile of the texts."""
 
 MAX_WEIGHT_LABEL = "largest attention weight of the text"
-"""Axis label in charts that bin texts by their largest attention weight."""
+"""Axis label in charts that group texts by their largest attention weight."""
 
 PERMUTATION_CHART = Chart(
     key="permutation_by_max_attention",
@@ -388,10 +406,13 @@ PERMUTATION_CHART = Chart(
     x_label=MAX_WEIGHT_LABEL,
     y_label="output change, median over shuffles",
     series=(),
-    bars=ERROR_BARS,
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of shuffling effects; each audit adds its sentences and values."""
+"""Chart of the output change when attention is shuffled, without sentences and values.
+
+Each audit adds its sentences and values.
+"""
 
 DISTANCE_BY_WEIGHT_CHART = Chart(
     key="adversarial_by_max_attention",
@@ -402,25 +423,27 @@ DISTANCE_BY_WEIGHT_CHART = Chart(
     x_label=MAX_WEIGHT_LABEL,
     y_label="ε-max JSD",
     series=(),
-    bars=ERROR_BARS,
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 0.7),
 )
-"""Template for the chart of adversarial distances by largest attention weight.
+"""Chart of how far attention can be changed, for texts grouped by their largest attention weight.
 
 Each audit adds its sentences and values.
 """
 
 
 def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
-    """Build a chart of output changes by shuffling, binned by each text's largest weight.
+    """Build a chart of the output change when attention is shuffled.
+
+    The texts are grouped into bins by their largest attention weight.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if shuffling was not tested.
     """
-    if not {"median_tvd", "max_attention"} <= set(evidence.values):
+    if "median_tvd" not in evidence or "max_attention" not in evidence:
         return None
     words = evidence.words
     return replace(
@@ -438,12 +461,12 @@ def build_permutation_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Chart | None:
-    """Build a chart of adversarial attention distances, binned by each text's largest weight.
+    """Build a chart of how far attention can be changed while the output changes by at most ε.
 
-    The distance shows how far attention can be changed while the output changes by at most ε.
+    The texts are grouped into bins by their largest attention weight.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         epsilon: allowed output change ε, written as in statistic names, such as "0.01".
 
     Returns:
@@ -461,7 +484,7 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
             f"The median for the most distant attention is {ceiling:.2f}. The closer the distance is "
             "to it, the less the output determines the weights."
         )
-    bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE else "at least "
+    bound = "" if describe_distance_type(evidence) == EXACT_DISTANCE_LABEL else "at least "
     return replace(
         DISTANCE_BY_WEIGHT_CHART,
         title=f"{DISTANCE_BY_WEIGHT_CHART.title} {epsilon}",
@@ -487,12 +510,13 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
-    """Build a series of binned medians for each text group."""
-    return [
-        build_median_series(group.name, _group_by_max_weight(group.values, column).items())
-        for group in evidence.groups
-        if len(group.values)
-    ]
+    """Build a series for each group of texts, with the median in each bin of the largest weight."""
+    series = []
+    for group in evidence.groups:
+        if len(group.values):
+            bins = _group_by_max_weight(group.values, column)
+            series.append(build_median_series(group.name, bins.items()))
+    return series
 
 
 def _describe_bins(
@@ -503,14 +527,28 @@ def _describe_bins(
     *,
     bound: str = "",
 ) -> tuple[str, ...]:
-    """Return sentences about the medians in the lowest and the highest bin with texts."""
+    """Describe the median of a statistic in the first and the last bin of the largest weight.
+
+    The texts are grouped into bins by their largest attention weight.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        column: name of the statistic whose medians are compared.
+        beginning: words before the numbers.
+        explanation: sentence on how to interpret the numbers; empty if there is none.
+        bound: words before each number, such as "at least ".
+    """
     bins = _group_by_max_weight(evidence.values, column)
     filled_bins = [name for name, values in bins.items() if len(values)]
-    clauses = [
-        f"{bound}{np.median(bins[name]):.2f} in the {_format_text_count(len(bins[name]))} whose "
-        f"largest weight is in {name}"
-        for name in dict.fromkeys([*filled_bins[:1], *filled_bins[-1:]])
-    ]
+    # If only one bin contains texts, it is described once.
+    described_bins = dict.fromkeys([*filled_bins[:1], *filled_bins[-1:]])
+    clauses = []
+    for name in described_bins:
+        median, n_texts = np.median(bins[name]), len(bins[name])
+        clauses.append(
+            f"{bound}{median:.2f} in the {_format_text_count(n_texts)} whose largest weight is in "
+            f"{name}"
+        )
     sentences = [f"{beginning} {' and '.join(clauses)} (medians over texts)."]
     if explanation:
         sentences.append(explanation)
@@ -525,20 +563,33 @@ def _format_text_count(n_texts: int) -> str:
 # --- distances of other attention with the same output --------------------------------
 
 
-LN_2 = math.log(2)
-"""Largest possible Jensen-Shannon divergence, in nats."""
+MAX_JS_DIVERGENCE = math.log(2)
+"""Largest possible Jensen-Shannon divergence: ln 2 nats."""
 
-DISTANCE_GRID = np.append(np.arange(0, 0.69, 0.02).round(2), LN_2)
-"""Attention distances at which a chart counts texts: 0 to ln 2 nats (Jensen-Shannon divergence)."""
+DISTANCE_AXIS = np.append(np.arange(0, 0.69, 0.02).round(2), MAX_JS_DIVERGENCE)
+"""Positions on the x axis of the chart of attention distances: 0, 0.02, …, ln 2 nats.
+
+At each position, the chart shows how many texts have at least this distance.
+"""
 
 DISTANCE_TOLERANCE = 1e-9
-"""Tolerance for rounding errors in comparisons of distances, in nats."""
+"""Attention distances are treated as equal if they differ by at most this many nats.
+
+Such a difference may be a rounding error.
+"""
 
 PAPER_EPSILONS = (0.01, 0.05)
-"""Allowed output changes ε in the papers that introduced adversarial attention."""
+"""Values of ε in the papers that introduced adversarial attention.
+
+ε is the largest change of the output that a test allows. Charts draw these values if they were
+tested.
+"""
 
 MAX_EPSILONS = 3
-"""Maximum number of allowed output changes ε in a chart, if no paper used any of the measured ones."""
+"""Maximum number of values of ε in a chart, if none of them is in ``PAPER_EPSILONS``.
+
+ε is the largest change of the output that a test allows.
+"""
 
 DISTANCE_CHART = Chart(
     key="adversarial_distance",
@@ -549,19 +600,23 @@ DISTANCE_CHART = Chart(
     x_label="JSD from the model's attention, nats",
     y_label="share of texts with at least this distance",
     series=(),
-    x_range=(0.0, LN_2),
+    x_range=(0.0, MAX_JS_DIVERGENCE),
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of adversarial distances; each audit adds its sentences and values."""
+"""Chart of how far attention can be changed, without sentences and values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def select_epsilons(evidence: SiteEvidence) -> list[str]:
-    """Select the allowed output changes ε for which charts are drawn.
+    """Select the values of ε for which charts are drawn.
 
-    Values that the papers use are preferred; without them, the three smallest ones are selected.
+    ε is the largest change of the output that a test of adversarial attention allows. Values from
+    the papers are preferred. If none of them was tested, the three smallest values are selected.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The values written as in statistic names, such as "0.01".
@@ -580,7 +635,7 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     upper bounds if they differ. Another line shows the most distant attention with any output.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if the distances were not measured.
@@ -592,13 +647,13 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     series = []
     for epsilon in epsilons:
         name = f"ε = {epsilon}, {distance_type}"
-        series.append(_build_survival_curve(evidence, f"epsilon_max_jsd@{epsilon}", name))
+        series.append(_build_distance_curve(evidence, f"epsilon_max_jsd@{epsilon}", name))
         upper_bound = f"epsilon_max_jsd_upper@{epsilon}"
         if upper_bound in evidence:
             name = f"ε = {epsilon}, at most"
-            series.append(_build_survival_curve(evidence, upper_bound, name))
+            series.append(_build_distance_curve(evidence, upper_bound, name))
     if "largest_jsd" in evidence:
-        series.append(_build_survival_curve(evidence, "largest_jsd", "any output (ceiling)"))
+        series.append(_build_distance_curve(evidence, "largest_jsd", "any output (ceiling)"))
     return replace(
         DISTANCE_CHART,
         sentences=_describe_distances(evidence, epsilons, distance_type),
@@ -606,20 +661,20 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     )
 
 
-def _build_survival_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
+def _build_distance_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
     """Build a series with the proportion of texts that reach each distance."""
     values = np.sort(evidence.values.get_defined_values(column))
-    # For each distance on the grid, searchsorted counts the texts with a smaller value.
-    n_reaching = len(values) - np.searchsorted(values, DISTANCE_GRID - DISTANCE_TOLERANCE)
+    # For each distance, searchsorted counts the texts with a smaller value.
+    n_reaching = len(values) - np.searchsorted(values, DISTANCE_AXIS - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
-    return Series(name, tuple(DISTANCE_GRID.tolist()), tuple(shares.tolist()))
+    return Series(name, tuple(DISTANCE_AXIS.tolist()), tuple(shares.tolist()))
 
 
 def _describe_distances(
     evidence: SiteEvidence, epsilons: list[str], distance_type: str
 ) -> tuple[str, ...]:
     """Return sentences about the median distances and their exactness."""
-    bound = "" if distance_type == EXACT_DISTANCE else "at least "
+    bound = "" if distance_type == EXACT_DISTANCE_LABEL else "at least "
     clauses = []
     for epsilon in epsilons:
         median = _compute_median(evidence, f"epsilon_max_jsd@{epsilon}")
@@ -632,10 +687,12 @@ def _describe_distances(
     if "largest_jsd" in evidence:
         ceiling = _compute_median(evidence, "largest_jsd")
         sentence += f"; {ceiling:.2f} if the output may change by any amount"
-    exactness = {
-        EXACT_DISTANCE: "These are exact maxima.",
-        "found": "These are the largest distances that a search found, so lower bounds.",
-    }.get(distance_type, f"They are {distance_type}, which is a lower bound.")
+    if distance_type == EXACT_DISTANCE_LABEL:
+        exactness = "These are exact maxima."
+    elif distance_type == "found":
+        exactness = "These are the largest distances that a search found, so lower bounds."
+    else:
+        exactness = f"They are {distance_type}, which is a lower bound."
     return (
         f"{sentence}.",
         "A line near the ceiling means that the output hardly determines attention.",
@@ -651,14 +708,10 @@ def _compute_median(evidence: SiteEvidence, column: str) -> float:
 # --- erasure of the largest weight ----------------------------------------------------
 
 
-MAX_POINTS = 300
-"""Maximum number of texts drawn as points in a chart; if there are more, a random sample is drawn."""
+MAX_TEXT_POINTS = 300
+"""Maximum number of texts that a chart draws as points.
 
-ERASURE_STATISTICS = ("delta_attention", "delta_js")
-"""Statistics in the chart that compares erasing the largest attention weight with another one.
-
-On the x axis: difference between the two weights. On the y axis: difference between the two output
-changes (Jensen-Shannon divergence, in nats).
+If an audit has more texts, the chart draws a random sample of them.
 """
 
 ERASURE_CHART = Chart(
@@ -671,10 +724,13 @@ ERASURE_CHART = Chart(
     y_label="ΔJS of the output, nats",
     series=(),
     references=(Reference("no difference", 0.0),),
-    bars="middle half of the texts",
+    bars=ERROR_BAR_LABEL,
     x_range=(0.0, 1.0),
 )
-"""Template for the chart of erased weights; each audit adds its sentences and values."""
+"""Chart that compares the largest attention weight with another one, without values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
@@ -684,41 +740,46 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     between the two output changes. The chart contains single texts and binned medians.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if erasure was not tested.
     """
-    if not set(ERASURE_STATISTICS) <= set(evidence.values):
+    if "delta_attention" not in evidence or "delta_js" not in evidence:
         return None
-    gap, js = (evidence.values.get_values(name) for name in ERASURE_STATISTICS)
-    is_known = ~np.isnan(gap + js)
+    delta_attention = evidence.values.get_values("delta_attention")
+    delta_js = evidence.values.get_values("delta_js")
+    is_known = ~np.isnan(delta_attention + delta_js)
     if not is_known.any():
         return None
-    gap, js = gap[is_known], js[is_known]
-    points = _build_point_series(evidence.values.ids()[is_known], gap, js)
+    delta_attention, delta_js = delta_attention[is_known], delta_js[is_known]
+    points = _build_point_series(evidence.values.ids()[is_known], delta_attention, delta_js)
     return replace(
         ERASURE_CHART,
-        sentences=_describe_erasure(gap, js),
-        series=(points, _build_binned_medians(gap, js)),
+        sentences=_describe_erasure(delta_attention, delta_js),
+        series=(points, _build_binned_medians(delta_attention, delta_js)),
     )
 
 
-def _build_point_series(ids: np.ndarray, gap: np.ndarray, js: np.ndarray) -> Series:
+def _build_point_series(
+    ids: np.ndarray, delta_attention: np.ndarray, delta_js: np.ndarray
+) -> Series:
     """Build a series with a point for each text, or for a random sample if there are many texts."""
-    selection = draw_sample(range(len(ids)), ids, MAX_POINTS)
+    selection = draw_sample(range(len(ids)), ids, MAX_TEXT_POINTS)
     name = "texts"
     if len(selection) < len(ids):
         name = f"texts ({len(selection)} of {len(ids)}, drawn at random)"
-    return Series(name, tuple(gap[selection].tolist()), tuple(js[selection].tolist()))
+    return Series(
+        name, tuple(delta_attention[selection].tolist()), tuple(delta_js[selection].tolist())
+    )
 
 
-def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
+def _build_binned_medians(delta_attention: np.ndarray, delta_js: np.ndarray) -> Series:
     """Build a series of medians in bins of Δα that are one tenth wide."""
-    bins = list(bin_js_by_gap(gap, js))
+    bins = list(bin_js_by_gap(delta_attention, delta_js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
-        f"median of all {len(js)} texts, by tenths of Δα",
+        f"median of all {len(delta_js)} texts, by tenths of Δα",
         tuple(b.center for b in bins),
         tuple(b.median for b in bins),
         low,
@@ -728,20 +789,25 @@ def _build_binned_medians(gap: np.ndarray, js: np.ndarray) -> Series:
     )
 
 
-def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
-    """Describe the median difference in output change (ΔJS), also for texts with a large Δα."""
-    negative_share = (js < -ROUNDING_TOLERANCE).mean()
+def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tuple[str, ...]:
+    """Describe how the effect of the largest attention weight differs from that of another weight.
+
+    Args:
+        delta_attention: difference between the two weights, [texts].
+        delta_js: difference between the two output changes, [texts].
+    """
+    negative_share = (delta_js < -ROUNDING_TOLERANCE).mean()
     sentences = [
         "Without the largest weight, the output changes by a median of "
-        f"{np.median(js):.3f} nats more than without another weight drawn at random "
-        f"({len(js)} texts; 0 is no difference, ln 2 = .69 the maximum). In {negative_share:.0%} of "
-        "these texts, the other weight changes the output more."
+        f"{np.median(delta_js):.3f} nats more than without another weight drawn at random "
+        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In "
+        f"{negative_share:.0%} of these texts, the other weight changes the output more."
     ]
-    js_with_large_gap = js[gap >= 0.5]
-    if len(js_with_large_gap):
+    selected_delta_js = delta_js[delta_attention >= 0.5]
+    if len(selected_delta_js):
         sentences.append(
             "If the largest weight is larger by at least .5 "
-            f"({len(js_with_large_gap)} texts), the median is {np.median(js_with_large_gap):.3f}."
+            f"({len(selected_delta_js)} texts), the median is {np.median(selected_delta_js):.3f}."
         )
     return tuple(sentences)
 
@@ -750,30 +816,36 @@ def _describe_erasure(gap: np.ndarray, js: np.ndarray) -> tuple[str, ...]:
 
 
 SMALLEST_SET_STATISTIC = "minimal_fraction"
-"""Statistic for the proportion of tokens in the smallest set whose erasure flips the decision."""
+"""Name of the statistic for the smallest set of tokens whose erasure flips the decision.
 
-RANKING_SERIES_NAME = "in the order of a ranking"
-"""Legend entry for the number of tokens that must be erased in the order of each ranking."""
+Its value is the proportion of tokens in this set.
+"""
 
-SMALLEST_SET = "smallest set"
-"""Axis label for the smallest token set whose erasure flips the decision (exact minimum)."""
+RANKING_SERIES_LABEL = "in the order of a ranking"
+"""Legend label for the tokens that are erased in a ranking's order to flip the decision."""
 
-BEST_TRIED_RANKING = "best ranking of each text"
-"""Axis label for the fewest tokens that any tested ranking erases before the decision flips."""
+SMALLEST_SET_LABEL = "smallest set"
+"""Axis label for the smallest set of tokens whose erasure flips the decision."""
 
-MINIMUM_SERIES_NAMES = {
-    SMALLEST_SET: "exact minimum",
-    BEST_TRIED_RANKING: "minimum of the tested rankings",
+BEST_RANKING_LABEL = "best ranking of each text"
+"""Axis label for the ranking that flips the decision of a text with the fewest erased tokens.
+
+It is used if the smallest set of tokens is unknown.
+"""
+
+MINIMUM_SERIES_LABELS = {
+    SMALLEST_SET_LABEL: "exact minimum",
+    BEST_RANKING_LABEL: "minimum of the tested rankings",
 }
-"""Legend entry for the minimum number of erased tokens, by its axis label."""
+"""Maps the axis label of the smallest number of erased tokens to its legend label."""
 
-DESCRIBED_ORDERS = {"attention": "attention's order", "random": "a random order"}
-"""Words for the orders that are compared in the sentence about tokens erased before a flip."""
+ERASURE_ORDER_NAMES = {"attention": "attention's order", "random": "a random order"}
+"""Maps the ranking by which tokens are erased to its name in the caption of a chart."""
 
 OPTIMAL_RANKING = "margin"
-"""Ranking by margin, which always finds the smallest token set that flips the decision.
+"""Key of the ranking by margin, which flips the decision with the fewest erased tokens.
 
-The chart does not draw it as a ranking but as "smallest set".
+The chart omits this ranking, because its number is also drawn as "smallest set".
 """
 
 FLIP_CHART = Chart(
@@ -785,21 +857,24 @@ FLIP_CHART = Chart(
     x_label="tokens erased in the order of",
     y_label="share of tokens erased at the flip",
     series=(),
-    bars="middle half of the texts",
+    bars=ERROR_BAR_LABEL,
     y_range=(0.0, 1.0),
 )
-"""Template for the chart of tokens erased before a flip; each audit adds its sentences and values."""
+"""Chart of how many tokens are erased before the decision flips, without values.
+
+Each audit adds its sentences and values.
+"""
 
 
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
     """Build a chart of how many tokens each ranking erases before the decision flips.
 
-    All rankings are compared on the same texts: texts that some token set flips or, if this is
-    unknown, texts that some tested ranking flips. A ranking that never flips a text counts as
-    erasing all tokens.
+    All rankings are compared on the same texts, whose decision flips if some set of tokens is
+    erased. If this is unknown, the decision must flip in the order of some tested ranking. A ranking
+    that never flips the decision counts as erasing all tokens.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
 
     Returns:
         The chart; None if erasure was not tested.
@@ -814,8 +889,8 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
         for key, name in statistics_by_ranking.items()
     )
     series = [
-        build_median_series(RANKING_SERIES_NAME, ranking_values),
-        build_median_series(MINIMUM_SERIES_NAMES[minimum_name], [(minimum_name, minimum)]),
+        build_median_series(RANKING_SERIES_LABEL, ranking_values),
+        build_median_series(MINIMUM_SERIES_LABELS[minimum_name], [(minimum_name, minimum)]),
     ]
     return replace(
         FLIP_CHART,
@@ -832,31 +907,38 @@ def _compute_minimum(
     If the exact minimum is unknown, the minimum over the tested rankings is used.
 
     Returns:
-        name: axis label of the minimum, ``SMALLEST_SET`` or ``BEST_TRIED_RANKING``.
+        name: axis label of the minimum, ``SMALLEST_SET_LABEL`` or ``BEST_RANKING_LABEL``.
         minimum: proportion of tokens for each text, [texts].
     """
     if SMALLEST_SET_STATISTIC in evidence:
-        return SMALLEST_SET, evidence.values.get_values(SMALLEST_SET_STATISTIC)
+        return SMALLEST_SET_LABEL, evidence.values.get_values(SMALLEST_SET_STATISTIC)
     names = [name for key, name in statistics_by_ranking.items() if key != "random"]
-    names = names or list(statistics_by_ranking.values())
-    return BEST_TRIED_RANKING, reduce(np.fmin, map(evidence.values.get_values, names))
+    if not names:
+        names = list(statistics_by_ranking.values())
+    values = [evidence.values.get_values(name) for name in names]
+    # The function fmin ignores NaN if the other number is known.
+    return BEST_RANKING_LABEL, reduce(np.fmin, values)
 
 
 def _describe_flips(
     evidence: SiteEvidence, minimum_name: str, minimum: np.ndarray
 ) -> tuple[str, ...]:
-    """Return sentences that compare attention, a random order, and the minimum."""
+    """Return sentences on how many tokens are erased before the decision flips.
+
+    They compare the order by attention, a random order, and the smallest number of tokens.
+    """
     clauses = []
-    for key, order in DESCRIBED_ORDERS.items():
+    for key, order in ERASURE_ORDER_NAMES.items():
         mean = evidence.estimate_mean(f"fraction_to_flip@{key}")
         if mean.n:
             clauses.append(f"{format_estimate(mean)} of the tokens in {order}")
     n_flipped = int((~np.isnan(minimum)).sum())
-    n_tested = [evidence.estimate_mean(name).n for name in ("no_set_flips", "no_order_flips")]
-    n_texts = max(filter(None, n_tested), default=len(evidence.values))
-    cause = "some set" if minimum_name == SMALLEST_SET else "some tested order"
+    n_with_tested_sets = evidence.estimate_mean("no_set_flips").n or 0
+    n_with_tested_orders = evidence.estimate_mean("no_order_flips").n or 0
+    n_texts = max(n_with_tested_sets, n_with_tested_orders) or len(evidence.values)
+    cause = "some set" if minimum_name == SMALLEST_SET_LABEL else "some tested order"
     sentences = [
-        f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}; the "
+        f"{evidence.words.decision.capitalize()} flips after {', '.join(clauses)}. The "
         f"{minimum_name} needs {np.nanmean(minimum):.2f} (means over the {n_flipped} of {n_texts} "
         f"texts that {cause} flips; the chart shows medians)."
     ]
@@ -948,7 +1030,7 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
     """Build a chart that compares rankings with each other and with a random order.
 
     Args:
-        evidence: the site's statistics.
+        evidence: statistics of one head, or of all heads together.
         spec: chart description.
 
     Returns:
@@ -977,7 +1059,10 @@ def build_ranking_chart(evidence: SiteEvidence, spec: RankingChartSpec) -> Chart
 def _describe_ranking(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str], spec: RankingChartSpec
 ) -> tuple[str, ...]:
-    """Return sentences that compare the ranking by attention with a random order."""
+    """Return sentences that compare the ranking by attention with a random order.
+
+    If there is no ranking by attention, the first other ranking is described.
+    """
     preferred_keys = ["attention", "mean_attention", *statistics_by_ranking]
     key = next(key for key in preferred_keys if key in statistics_by_ranking)
     mean = evidence.estimate_mean(statistics_by_ranking[key])

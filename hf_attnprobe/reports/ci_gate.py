@@ -15,14 +15,14 @@ from hf_attnprobe.statistics.verdicts import index_by_rule
 ANSWER_NAMES = tuple(str(answer).replace(" ", "-") for answer in Answer)
 """Answers as single words for the command line, such as "mostly-yes"."""
 
-COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+COMPARISON_FUNCTIONS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-"""Function for each comparison sign in a condition such as "faithfulness<.5"."""
+"""Maps the sign in a condition, such as "faithfulness<.5", to its comparison function."""
 
 SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
-"""Pattern of a condition on a score, such as "faithfulness<.5"."""
+"""Pattern for a condition on a score, such as "faithfulness<.5"."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class FailureCondition:
     limit: float = 0.0
 
     def explain_failure(self, report: AuditResult) -> str:
-        """Return why a report fails because of this condition; the text is empty if it passes.
+        """Return the reason why a report fails because of this condition.
+
+        The text is empty if the report passes.
 
         Args:
             report: the audit's result.
@@ -59,12 +61,12 @@ class FailureCondition:
             return f"{self.question} was not measured"
         # The value of the finding "accuracy" is a difference from the majority class.
         value = finding.yardsticks.get("accuracy", finding.value)
-        fails = COMPARISONS[self.sign](value, self.limit)
+        fails = COMPARISON_FUNCTIONS[self.sign](value, self.limit)
         return f"{self.question} is {value:.3f}, which is {self.text}" if fails else ""
 
 
-QUESTION_KEYS = ("accuracy", *ALL_QUESTIONS)
-"""Names of the scores that ``--fail-on`` can compare with a limit, such as "faithfulness"."""
+COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
+"""Names of the scores that ``--fail-on`` can compare with a limit, as in "faithfulness<.5"."""
 
 
 def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
@@ -81,18 +83,22 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
         match = SCORE_CONDITION.fullmatch(text.strip())
         if text in ANSWER_NAMES:
             conditions.append(FailureCondition(text, answer=text))
-        elif match is not None and match[1] in QUESTION_KEYS:
-            conditions.append(FailureCondition(text, "", match[1], match[2], float(match[3])))
+        elif match is not None and match[1] in COMPARABLE_SCORES:
+            question, sign, limit = match[1], match[2], float(match[3])
+            conditions.append(FailureCondition(text, "", question, sign, limit))
         else:
             raise AttnProbeError(
-                f"--fail-on got {text!r}; write an answer ({', '.join(ANSWER_NAMES)}) or a score with "
-                f"a limit such as 'faithfulness<.5' (scores: {', '.join(QUESTION_KEYS)})"
+                f"--fail-on got {text!r}, expected an answer or a score with a limit such as "
+                f"'faithfulness<.5'. The answers are {', '.join(ANSWER_NAMES)}. The scores are "
+                f"{', '.join(COMPARABLE_SCORES)}."
             )
     return conditions
 
 
 def list_failures(report: AuditResult, conditions: Sequence[FailureCondition]) -> list[str]:
-    """Return the reasons why a report fails; the list is empty if it passes.
+    """Return the reasons why a report fails.
+
+    The list is empty if the report passes.
 
     Args:
         report: the audit's result.

@@ -27,13 +27,13 @@ from hf_attnprobe.documents.formats import DocumentedResult, format_json
 from hf_attnprobe.plots.chart import HeatMap
 from hf_attnprobe.reports.audit_document import GLOSSARY
 from hf_attnprobe.reports.head_tables import (
-    EFFECT_MAP,
+    EFFECT_MAP_KEY,
     EFFECT_TITLE,
     build_head_map,
     format_head,
 )
 from hf_attnprobe.reports.paired_differences import (
-    UNDECIDED,
+    UNCLEAR_DIFFERENCE_TEXT,
     ComparedQuestion,
     ComparedStatistic,
     Setting,
@@ -53,7 +53,10 @@ from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 
 
 COMPARISON_SCHEMA_VERSION = 2
-"""Version of the JSON format for comparisons; it changes if a key is removed or gets a new meaning."""
+"""Version of the JSON format of comparisons.
+
+It changes if a key is removed or gets a new meaning.
+"""
 
 
 @dataclass(frozen=True)
@@ -115,13 +118,16 @@ class AuditComparison(DocumentedResult):
         return format_json(build_comparison_data(self))
 
     def summary_frame(self) -> pd.DataFrame:
-        """Return a data frame with a row per statistic and audit after the first."""
+        """Return a data frame that compares each statistic between the first and every other audit.
+
+        Each row contains one statistic of one other audit.
+        """
         rows = []
-        for statistic, number, difference in iterate_compared_statistics(self):
+        for statistic, audit_index, difference in iterate_compared_statistics(self):
             rows.append(
                 {
                     "first": self.names[0],
-                    "audit": self.names[number],
+                    "audit": self.names[audit_index],
                     "test": statistic.test,
                     "statistic": statistic.statistic,
                     "layer": statistic.layer,
@@ -153,9 +159,9 @@ def iterate_compared_statistics(
         The statistic, the other audit's index, and the difference.
     """
     for statistic in comparison.statistics:
-        for number, difference in enumerate(statistic.differences, 1):
+        for audit_index, difference in enumerate(statistic.differences, 1):
             if difference is not None:
-                yield statistic, number, difference
+                yield statistic, audit_index, difference
 
 
 @public_function
@@ -180,7 +186,7 @@ def compare_audits(folders: Sequence[str | Path], *, seed: int = 0) -> AuditComp
 def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditComparison:
     """Compare several reports with the first one.
 
-    Texts are paired if both audits used the same data and text id; for language models, the answers
+    Two audits are compared text by text if they used the same data. For language models, the answers
     must also be equal. Tests are compared only if their options are equal.
 
     Args:
@@ -192,13 +198,13 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
     """
     if len(reports) < 2:
         raise AttnProbeError(
-            f"a comparison needs at least two audits, got {len(reports)}; add another folder"
+            f"expected at least two audits to compare, got {len(reports)}. Add another folder."
         )
     for report in reports:
         if not len(report.rows):
             raise AttnProbeError(
-                f"the report of {report.model} has no rows to compare; read it from its folder with "
-                "read_audit"
+                f"the report of {report.model} contains no rows to compare. Read the report from its "
+                "folder with read_audit, which also reads the rows."
             )
     names = choose_short_names(reports)
     shared_ids = [find_shared_texts(reports[0], report) for report in reports[1:]]
@@ -234,13 +240,16 @@ def list_changed_answers(comparison: AuditComparison) -> list[str]:
         A sentence for each changed answer.
     """
     first_name = comparison.names[0]
-    return [
-        f"{RULES[question.rule].name.lower()} is {question.answer(number)} for {name}, "
-        f"{question.answer(0)} for {first_name}"
-        for number, name in enumerate(comparison.names[1:], 1)
-        for question in comparison.questions
-        if question.has_changed_answer(number)
-    ]
+    sentences = []
+    for audit_index, name in enumerate(comparison.names[1:], 1):
+        for question in comparison.questions:
+            if question.has_changed_answer(audit_index):
+                question_name = RULES[question.rule].name.lower()
+                sentences.append(
+                    f"{question_name} is {question.answer(audit_index)} for {name}, "
+                    f"{question.answer(0)} for {first_name}"
+                )
+    return sentences
 
 
 # --- the document ---------------------------------------------------------------------
@@ -248,7 +257,7 @@ def list_changed_answers(comparison: AuditComparison) -> list[str]:
 
 COMPARISON_INTRODUCTION = (
     "Does attention explain the predictions, and does the answer differ between these audits? Each "
-    "audit ran its own tests; differences are reported for numbers that both audits measured."
+    "audit ran its own tests. Differences are reported for numbers that both audits measured."
 )
 """First paragraph of a report that compares several audits."""
 
@@ -264,7 +273,7 @@ def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
 
 
 def _build_document(comparison: AuditComparison) -> Document:
-    """Build the document for a comparison: overview, questions, limitations, heads, settings."""
+    """Build the document for a comparison of audits."""
     first_name, *other_names = comparison.names
     sections = [
         Section(
@@ -308,18 +317,17 @@ def describe_intervals(comparison: AuditComparison) -> str:
     Args:
         comparison: the comparison.
     """
-    n_statistics = sum(1 for _ in iterate_compared_statistics(comparison))
-    n_questions = sum(
-        difference is not None
-        for question in comparison.questions
-        for difference in question.differences
-    )
+    n_statistics = len(list(iterate_compared_statistics(comparison)))
+    n_questions = 0
+    for question in comparison.questions:
+        known_differences = [d for d in question.differences if d is not None]
+        n_questions += len(known_differences)
     return (
         f"A difference is the audit's number minus the number for {comparison.names[0]}. Intervals "
         f"hold simultaneously with 95% probability for all {n_questions} differences between "
         f"questions, and for all {n_statistics} differences between statistics (multiplier bootstrap "
         f"over texts). If an interval contains 0, or there are fewer than {MIN_TEXTS} texts, the "
-        f"audits {UNDECIDED}."
+        f"audits {UNCLEAR_DIFFERENCE_TEXT}."
     )
 
 
@@ -338,15 +346,16 @@ SCORED_QUESTIONS = (
 
 def _build_audits_table(comparison: AuditComparison) -> Table:
     """Build a table with one row per audit and its scores, the most faithful audit first."""
-    measured_columns = [
-        key
-        for key in SCORED_QUESTIONS
-        if any(_format_score(report, key) for report in comparison.reports)
-    ]
-    columns = [*measured_columns, "effect"]
+    columns = []
+    for key in SCORED_QUESTIONS:
+        was_measured = any(_format_score(report, key) for report in comparison.reports)
+        if was_measured:
+            columns.append(key)
+    columns.append("effect")
     rows: list[list[Cell]] = []
     scores = pd.Series([score.value for score in comparison.scores])
-    for k in scores.sort_values(ascending=False, kind="stable").index:
+    order = scores.sort_values(ascending=False, kind="stable").index
+    for k in order:
         report = comparison.reports[k]
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
@@ -357,7 +366,10 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
 
 
 def _format_score(report: Report, key: str) -> FormattedNumber | None:
-    """Format a question's number with its interval; return None if there are too few texts."""
+    """Format the number that answers a question, with its interval.
+
+    The result is None if there are too few texts.
+    """
     finding = index_by_rule(report.findings).get(key)
     if finding is None or finding.n < MIN_DISPLAYED_TEXTS:
         return None
@@ -379,18 +391,20 @@ def _build_overview_table(comparison: AuditComparison) -> Table:
     ]
     caption = (
         "All answers. “Higher” and “lower” compare the number that is described below, over the texts "
-        "that both audits measured. The result may differ from the difference between the scores "
-        "above"
+        "that both audits measured. The difference between the scores above may be another one"
     )
     return Table(head, rows, caption, sortable=False)
 
 
 def _format_difference(difference: Difference | None) -> Cell:
-    """Format a difference as "higher" or "lower" with its number, or state that it is not clear."""
+    """Format a difference as "higher" or "lower" with its number.
+
+    If the direction is not clear, the result states this.
+    """
     if difference is None or not difference.n:
         return "not compared"
     if not difference.has_clear_sign:
-        return UNDECIDED
+        return UNCLEAR_DIFFERENCE_TEXT
     direction = "higher:" if difference.value > 0 else "lower:"
     interval = difference.simultaneous
     return FormattedNumber(difference.value, interval, digits=2, sign="+", prefix=direction)
@@ -417,14 +431,16 @@ def _build_question_section(comparison: AuditComparison, question: ComparedQuest
 
 
 NOT_COMPARED_NOTE = "The numbers for this question are not compared"
-"""Note for a question without a number that at least two audits measured."""
+"""Note for a question without a number that can be compared between two audits."""
 
 
 # --- maps of heads ----------------------------------------------------------------------
 
 
 def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
-    """Build a heat map of effect differences between heads for each audit after the first.
+    """Build a heat map for each audit after the first, with the differences between their heads.
+
+    Each cell contains the effect of one head minus the effect of this head in the first audit.
 
     Args:
         comparison: the comparison.
@@ -433,18 +449,16 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
         The maps; audits without single heads have none.
     """
     first_name = comparison.names[0]
-    for number, name in enumerate(comparison.names[1:], 1):
-        differences = {
-            statistic.site: statistic.differences[number - 1]
-            for statistic in comparison.statistics
-            if statistic.statistic == EFFECT_STATISTIC and statistic.is_single_head
-        }
-        known_differences = {
-            site: difference for site, difference in differences.items() if difference is not None
-        }
+    for audit_index, name in enumerate(comparison.names[1:], 1):
+        known_differences = {}
+        for statistic in comparison.statistics:
+            if statistic.statistic == EFFECT_STATISTIC and statistic.is_single_head:
+                difference = statistic.differences[audit_index - 1]
+                if difference is not None:
+                    known_differences[statistic.site] = difference
         if known_differences:
             yield build_head_map(
-                f"{EFFECT_MAP}_difference_{number + 1}",
+                f"{EFFECT_MAP_KEY}_difference_{audit_index + 1}",
                 f"{EFFECT_TITLE}: {name} minus {first_name}",
                 {
                     site: Estimate(difference.value, difference.simultaneous)
@@ -490,4 +504,7 @@ REPETITION_NOTE = (
     "report with the audits' folders. For every statistic of every head with its difference, run "
     "attnprobe report FOLDER FOLDER --output numbers.csv."
 )
-"""Last paragraph of a comparison's report: how to repeat the audits and the comparison."""
+"""Last paragraph of a comparison's report.
+
+It explains how to repeat the audits and the comparison.
+"""

@@ -27,14 +27,20 @@ from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import find_differences
 
 
-SPIKE_FILE = "spike_in.json"
-"""Name of the file in which ``attnprobe detection-limit`` stores the model and its fingerprints."""
+DETECTION_LIMITS_FILE = "spike_in.json"
+"""Name of the file in which ``attnprobe detection-limit`` stores its results.
+
+"Spike-in" means that effects of known size were planted in the model.
+"""
 
 ROWS_FILE = "rows.csv"
-"""Name of the file with the measured values for each head, size of planted effect, and text."""
+"""Name of the file with the single measurements of ``attnprobe detection-limit``.
 
-REPEAT_ADVICE = "run attnprobe detection-limit again with another folder"
-"""End of error messages about missing or damaged files: how to repeat the measurement."""
+It has one row for each head, text, and size of the planted effect.
+"""
+
+REPEAT_ADVICE = "Run attnprobe detection-limit again with another folder."
+"""Advice at the end of error messages about missing or damaged files."""
 
 
 class DetectionLimitRecord(TypedDict):
@@ -64,16 +70,16 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
         A note for each head.
     """
     rule = DetectionRule(RULES["effect"].yes, n_heads)
-    limits = {
-        head: _format_limit(head_rows, n, seed, rule) for head, head_rows in rows.groupby("head")
-    }
-    return [
-        f"Detection limit: effects of known size were planted in head {head} of a copy of this model. "
-        f"An audit of {n} texts finds in 95% of draws that the head has an effect if it changes "
-        f"{limit} of the probability or more. It may miss smaller effects."
-        for head, limit in limits.items()
-        if limit
-    ]
+    notes = []
+    for head, head_rows in rows.groupby("head"):
+        limit = _format_limit(head_rows, n, seed, rule)
+        if limit:
+            notes.append(
+                f"Detection limit: effects of known size were planted in head {head} of a copy of this "
+                f"model. An audit of {n} texts finds in 95% of draws that the head has an effect if it "
+                f"changes {limit} of the probability or more. It may miss smaller effects."
+            )
+    return notes
 
 
 def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.DataFrame:
@@ -91,23 +97,24 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
         AttnProbeError: If the folder has no such measurements, they are for another model, or the
             file has changed.
     """
-    record = read_json(Path(folder) / SPIKE_FILE, DetectionLimitRecord, REPEAT_ADVICE)
+    path = Path(folder) / DETECTION_LIMITS_FILE
+    record = read_json(path, DetectionLimitRecord, "Run attnprobe detection-limit again.")
     differences = find_differences(identity, record["fingerprints"])
     if differences:
         raise AttnProbeError(
-            f"the detection limits in {folder} were measured for {record['model']} with another "
-            f"{' and '.join(differences).replace('_', ' ')}; run attnprobe detection-limit for the "
-            "audited model"
+            f"the detection limits in {folder} do not fit this audit. They were measured for "
+            f"{record['model']} with another {' and '.join(differences).replace('_', ' ')}. Run "
+            "attnprobe detection-limit for the audited model."
         )
     try:
         content = (Path(folder) / ROWS_FILE).read_bytes()
     except OSError as error:
         raise AttnProbeError(
-            f"cannot read the measured detection limits ({error}); {REPEAT_ADVICE}"
+            f"cannot read the measured detection limits ({error}). {REPEAT_ADVICE}"
         ) from error
     if hashlib.sha256(content).hexdigest() != record["rows_sha256"]:
         raise AttnProbeError(
-            f"{Path(folder) / ROWS_FILE} has changed since it was written; {REPEAT_ADVICE}"
+            f"{Path(folder) / ROWS_FILE} has changed since it was written. {REPEAT_ADVICE}"
         )
     return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 
@@ -115,14 +122,16 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
     """Format a head's smallest detectable effect with its interval.
 
-    The result is empty if fewer than two texts were measured with every size of planted effect.
+    The size of a planted effect is called its dose. The result is empty if fewer than two texts were
+    measured with every dose.
     """
     values = pivot_by_dose(rows, EFFECT_STATISTIC)
     n_texts = values.shape[1]
     if n_texts < 2:
         return ""
     effects, _ = compute_dose_effects(rows, 1)
-    limit = interpolate_effect(effects, estimate_detection_limit(values, n, seed, rule))
+    detectable_dose = estimate_detection_limit(values, n, seed, rule)
+    limit = interpolate_effect(effects, detectable_dose)
     size = markdown.format_interval(limit.effect, limit.interval, digits=3)
     if limit.interval is None:
         return f"more than {size}, the largest planted effect,"

@@ -15,7 +15,7 @@ from hf_attnprobe.statistics.verdicts import Finding
 
 
 METRIC_PREFIX = "attention_faithfulness/"
-"""Prefix of the metric names in experiment trackers, as in "attention_faithfulness/effect"."""
+"""Prefix of metric names in experiment trackers, as in "attention_faithfulness/effect"."""
 
 MLFLOW_PAGE_FILE = "attention_faithfulness.html"
 """Name of the file in which MLflow stores the HTML report."""
@@ -65,7 +65,9 @@ def log_metrics(
     page: DocumentedResult,
     step: int | None,
 ) -> None:
-    """Log metrics to an experiment tracker, together with the report if the tracker supports files.
+    """Log metrics to an experiment tracker.
+
+    The report is logged too if the tracker can store it.
 
     Args:
         tracker: name of a supported package, or a function that logs a dictionary.
@@ -84,8 +86,8 @@ def log_metrics(
         TRACKERS[tracker](metrics, page, step)
     except ModuleNotFoundError as error:
         raise AttnProbeError(
-            f"the tracker {tracker} needs the package {error.name}, which is not installed; run "
-            f"pip install {error.name}"
+            f"tracker '{tracker}' needs the package {error.name}. Install it with "
+            f"'pip install {error.name}'."
         ) from error
 
 
@@ -102,7 +104,9 @@ def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) ->
     """Log to the active Weights & Biases run, or to a new run in ``WANDB_PROJECT``."""
     wandb = import_module("wandb")
     active_run = wandb.run
-    with nullcontext(active_run) if active_run else wandb.init() as run:
+    # An active run stays open, but a new run is finished after logging.
+    run_context = nullcontext(active_run) if active_run else wandb.init()
+    with run_context as run:
         run.log({**metrics, f"{METRIC_PREFIX}page": wandb.Html(page.to_html())}, step=step)
 
 
@@ -110,7 +114,9 @@ def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -
     """Log to the active MLflow run, or to a new run."""
     mlflow = import_module("mlflow")
     active_run = mlflow.active_run()
-    with nullcontext(active_run) if active_run else mlflow.start_run():
+    # An active run stays open, but a new run is finished after logging.
+    run_context = nullcontext(active_run) if active_run else mlflow.start_run()
+    with run_context:
         mlflow.log_metrics(dict(metrics), step=step)
         mlflow.log_text(page.to_html(), MLFLOW_PAGE_FILE)
 
@@ -120,4 +126,4 @@ TRACKERS = {
     "wandb": _log_to_wandb,
     "mlflow": _log_to_mlflow,
 }
-"""Function that logs metrics and the report, for each supported experiment tracker."""
+"""Maps the name of an experiment tracker to the function that logs metrics and the report to it."""

@@ -45,25 +45,28 @@ from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
 
 
 SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
-"""Explanation of the faithfulness scale; ``{units}`` becomes the audited units, such as "words"."""
+"""Explanation of the faithfulness scale.
+
+``{units}`` is replaced by the audited units, such as "words".
+"""
 
 NO_QUESTION_REASON = (
-    "No question about the attention as a whole was tested: heads were tested one by one, or too "
-    "few tests were run."
+    "No question about the attention as a whole was tested. Either heads were tested one by one, or "
+    "too few tests were run."
 )
-"""Reason for an open answer if no test concerned the attention as a whole."""
+"""Reason for the answer "cannot say" if no test concerned the attention as a whole."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
     "them. Omit the answers to audit those that the model generates."
 )
-"""Reason for an open answer if the model generates none of the answers that the user provided."""
+"""Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
-PRIMARY_ROWS = ("users", "time", "model")
-"""Keys of the sentences that an HTML report displays at first.
+PRIMARY_SENTENCES = ("users", "time", "model")
+"""Keys of the sentences that an HTML report displays at first. Readers click to see the others.
 
-They contain the advice for users, the time limit and the model. Readers click to see the others.
+They contain the advice for users, the time limit and the model.
 """
 
 
@@ -88,7 +91,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         "model": _describe_model(report),
     }
     sentence_rows = [
-        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_ROWS)
+        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_SENTENCES)
         for name, sentence in sentences.items()
         if sentence
     ]
@@ -127,9 +130,10 @@ UNIT_BASELINES = {
     "last": "the last one",
     "commonest place": "the one at the most common position",
 }
-"""Words for each baseline that picks a unit without looking at attention.
+"""Maps each baseline to its words in a report.
 
-A report adds the number of prompts for which the baseline is right, as in "the longest sentence 12".
+A baseline picks a unit, such as a sentence, without looking at attention. The report adds the
+number of prompts for which this is the right unit, as in "the longest sentence 12".
 """
 
 
@@ -149,16 +153,17 @@ def describe_source_hits(report: AuditResult) -> str | None:
     if source is None or source.n < MIN_DISPLAYED_TEXTS:
         return None
     counts = {name: share * source.n for name, share in source.yardsticks.items()}
-    best_baseline = max(UNIT_BASELINES, key=counts.__getitem__)
+    best_baseline = max(UNIT_BASELINES, key=lambda name: counts[name])
     unit = report.words.units.removesuffix("s")
-    baselines = ", ".join(
-        f"{UNIT_BASELINES[name].format(unit=unit)} {counts[name]:.0f}"
-        for name in dict.fromkeys(["chance", "longest", best_baseline])
-    )
+    # The keys of a dictionary contain each baseline once.
+    baselines = dict.fromkeys(["chance", "longest", best_baseline])
+    baseline_counts = [
+        f"{UNIT_BASELINES[name].format(unit=unit)} {counts[name]:.0f}" for name in baselines
+    ]
     prompts = report.words.format_text_count(source.n)
     return (
         f"In {counts['found']:.0f} of {prompts}, attention is highest on the {unit} that the answer "
-        f"depends on. {baselines}."
+        f"depends on. {', '.join(baseline_counts)}."
     )
 
 
@@ -168,7 +173,7 @@ def describe_source_hits(report: AuditResult) -> str | None:
 BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
-"""Advice if the model predicts no better than guessing, so that there is nothing to explain."""
+"""Advice for a model that predicts no better than guessing."""
 
 
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
@@ -186,6 +191,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
         return None
+    # The gate is the finding that must be "yes" before attention is judged, such as accuracy.
     gate = conclusion.gate
     if conclusion.is_closed and gate is not None and gate.value <= 0:
         return BETTER_MODEL_ADVICE
@@ -200,7 +206,9 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
 
 def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     """Return a command or advice that provides as many texts as the open questions need."""
-    deciding_roles, min_texts = ("score", "effect", "gate"), get_min_texts(report.words)
+    min_texts = get_min_texts(report.words)
+    # Only findings with these roles decide the main answer.
+    deciding_roles = ("score", "effect", "gate")
     open_findings = [
         f for f in report.findings if f.role in deciding_roles and f.answer == Answer.CANNOT_SAY
     ]
@@ -215,14 +223,14 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     if has_stopped_early(stopping) and n_reachable <= stopping["n_texts"]:
         n_texts = stopping["n_texts"]
         progress = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        advice = f"{RESUME_NOTE}; {progress:.1%} is done."
+        advice = f"{RESUME_NOTE}. {progress:.1%} is done."
         if n_needed > n_texts:
             advice += f" Even all {n_texts:,} {texts} of this audit may leave the answer open."
         return advice
     if _describe_shares(report.provenance.get("share")):
-        return "Some shares are missing; join all of them with attnprobe report."
+        return "Some shares are missing. Join all of them with attnprobe report."
     if not has_unused_texts:
-        return f"This audit used all available {texts}; add more of them."
+        return f"This audit used all available {texts}. Add more of them."
     return _build_command(report, test_limit=n_needed, time=None)
 
 
@@ -230,13 +238,13 @@ def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
     """Return this audit's command with changed arguments, or advice if the command is unknown."""
     if is_repeatable(report.provenance):
         return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
-    values = {
-        name: " ".join(value) if isinstance(value, Mapping) else value
-        for name, value in changes.items()
-        if value is not None
-    }
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values.items())
-    return f"Run the audit again with {flags}."
+    flags = []
+    for name, value in changes.items():
+        if value is not None:
+            # The tests are a mapping, of which the command line lists the names.
+            printed_value = " ".join(value) if isinstance(value, Mapping) else value
+            flags.append(f"--{name.replace('_', '-')} {printed_value}")
+    return f"Run the audit again with {' '.join(flags)}."
 
 
 # --- the numbers ---------------------------------------------------------------------------------
@@ -248,7 +256,8 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
     for finding in report.findings:
         if finding.role not in ("score", "part"):
             continue
-        is_part, line = finding.role == "part", build_number_line(finding)
+        is_part = finding.role == "part"
+        line = build_number_line(finding)
         if line and not is_part:
             meaning = words.fill(SCALE_DESCRIPTION)
         else:
@@ -269,7 +278,8 @@ def build_number_line(finding: Finding) -> NumberLine | None:
     if not finding.number or finding.n < MIN_DISPLAYED_TEXTS:
         return None
     rule = finding.rule_with_thresholds
-    ends = (0.0, 1.0) if set(rule.scale_ends.values()) >= {0.0, 1.0} else None
+    has_unit_scale = {0.0, 1.0} <= set(rule.scale_ends.values())
+    ends = (0.0, 1.0) if has_unit_scale else None
     upper_bound = finding.yardsticks.get("upper_bound")
     references = dict(rule.scale_ends)
     if upper_bound is not None:
@@ -280,7 +290,10 @@ def build_number_line(finding: Finding) -> NumberLine | None:
 
 
 def _describe_effects(report: AuditResult) -> dict[str, str]:
-    """Return a sentence for each edit of attention, by question; empty if the edit was not tested."""
+    """Return a sentence for each edit of attention, by question.
+
+    A sentence is empty if the edit was not tested.
+    """
     findings = index_by_rule(report.findings)
     return {
         "effect": _describe_effect(findings.get("effect"), report),
@@ -300,10 +313,10 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
 
 
 LARGE_EFFECT_RATIO = 2.0
-"""Ratio of two effects of shuffled attention above which a report states both.
+"""A report states two effects of shuffling attention if one is larger by this factor.
 
-It is the effect at the standard temperature, at which the model would be 95% sure, divided by the
-effect at the model's own temperature.
+One effect is measured on the model itself. The other is measured at the standard temperature, at
+which the model would be 95% sure of its predictions.
 """
 
 
@@ -352,10 +365,12 @@ def _describe_uniqueness(uniqueness: Finding | None, report: AuditResult) -> str
 
 
 def _describe_interchange(report: AuditResult) -> str:
-    """Return a sentence on how often swapping a unit's state flips the prediction."""
-    attended, control = (
-        find_model_statistic(report, f"follows@{choice}") for choice in ("attention", "other")
-    )
+    """Return a sentence on how often swapping the state of a unit flips the prediction.
+
+    The most attended unit, such as a word, is compared with another unit of the text.
+    """
+    attended = find_model_statistic(report, "follows@attention")
+    control = find_model_statistic(report, "follows@other")
     if attended is None or control is None or min(attended.n, control.n) < MIN_DISPLAYED_TEXTS:
         return ""
     unit = report.words.units.removesuffix("s")
@@ -378,11 +393,14 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
     statistics = index_by_site(report.statistics, name)
     if ALL_ATTENTION_SITE in statistics:
         return statistics[ALL_ATTENTION_SITE]
-    return next(iter(statistics.values())) if len(statistics) == 1 else None
+    if len(statistics) == 1:
+        (only_statistic,) = statistics.values()
+        return only_statistic
+    return None
 
 
 RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
-"""Advice on continuing an audit that its time limit (``--time``) ended early."""
+"""Advice on resuming an audit that stopped at its time limit (``--time``)."""
 
 
 def has_stopped_early(
@@ -394,10 +412,6 @@ def has_stopped_early(
         stopping: entry "stopping" in the provenance; None without a time limit.
     """
     return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
-
-
-SKIPPED_PARTS = "accuracy after removing heads together, all but three example texts"
-"""Parts of a report that an audit omits after its time limit, because they run the model again."""
 
 
 def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
@@ -422,7 +436,8 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
         f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} texts.",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
-        f"Not run within the time limit: {SKIPPED_PARTS}.",
+        "Not run within the time limit: accuracy after removing heads together, all but three example "
+        "texts.",
     ]
 
 
@@ -435,17 +450,19 @@ def _describe_time_limit(report: AuditResult) -> str:
     if not has_stopped_early(stopping):
         return ""
     answered = index_by_rule(report.findings)
+    questions = conclude(report.findings).question_set.questions
     unanswered = [
         key
-        for key, question in conclude(report.findings).question_set.questions.items()
+        for key, question in questions.items()
         if key not in answered and question.test in report.provenance["tests"]
     ]
     missing = f", before {join_rule_names(unanswered)}" if unanswered else ""
-    sizes = {f.n for f in report.findings if f.is_about_attention and f.n}
+    text_counts = [f.n for f in report.findings if f.is_about_attention and f.n]
     sample = ""
-    if sizes:
-        size_range = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
-        sample = f" The answers are based on {size_range} {report.words.texts}."
+    if text_counts:
+        smallest, largest = min(text_counts), max(text_counts)
+        count_range = str(smallest) if smallest == largest else f"{smallest} to {largest}"
+        sample = f" The answers are based on {count_range} {report.words.texts}."
     return f"Stopped after {format_duration(stopping['seconds'])} (--time){missing}.{sample}"
 
 
@@ -463,7 +480,8 @@ def _describe_model(report: AuditResult) -> str:
     elif accuracy is not None and report.words.is_number:
         texts = f"R² {accuracy.value:.2f} on {texts}"
     elif accuracy is not None and "accuracy" in accuracy.yardsticks:
-        share_right, majority = (accuracy.yardsticks[name] for name in ("accuracy", "majority"))
+        share_right = accuracy.yardsticks["accuracy"]
+        majority = accuracy.yardsticks["majority"]
         # Only a model that is always right is printed as 100%.
         printed_share = share_right if share_right == 1 else min(share_right, 0.99)
         if report.words.kind == "labels":
@@ -475,8 +493,8 @@ def _describe_model(report: AuditResult) -> str:
 def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
     """Return a clause about the answers of a language model.
 
-    If the user provided answers that the model does not generate, the clause counts the others.
-    Otherwise, it counts the correct answers.
+    The user may have provided answers that the model itself does not generate. In this case, the
+    clause counts the answers that it does generate. Otherwise, the clause counts the correct answers.
     """
     if own_answers.value < 1:
         n_generated = round(own_answers.value * own_answers.n)
@@ -486,7 +504,7 @@ def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
         )
     correctness = [text.correct for text in report.examples if text.correct is not None]
     if not correctness:
-        return "the answers are its own; it is not known which are right"
+        return "the answers are its own, but it is not known which are right"
     return f"the answers are its own, {correctness.count(True)} of {len(correctness)} right"
 
 
@@ -508,7 +526,10 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
 
 
 MAX_MODEL_NAME_LENGTH = 40
-"""Maximum length of model names in a report's summary, in characters; longer ones are shortened."""
+"""Maximum length, in characters, of a model name in a report's summary.
+
+Longer names are shortened.
+"""
 
 
 # --- rankings on the same scale ------------------------------------------------------------------
@@ -528,15 +549,14 @@ def build_rankings_table(report: AuditResult) -> Table | None:
         return None
     explained = evidence.explained_evidence
     ranking_names = {"attention": "attention", **COMPARED_RANKINGS}
-    scores = {
-        key: compute_faithfulness(explained.texts, key, explained.parts).score
-        for key in ranking_names
-    }
-    known_scores = {
-        key: score for key, score in scores.items() if (score.n or 0) >= MIN_DISPLAYED_TEXTS
-    }
+    scores = {}
+    for key, ranking_name in ranking_names.items():
+        score = compute_faithfulness(explained.texts, key, explained.parts).score
+        if (score.n or 0) >= MIN_DISPLAYED_TEXTS:
+            scores[ranking_name] = score
+    scores_from_best = sorted(scores.items(), key=lambda item: -item[1].value)
     rows: list[list[Cell]] = [
-        [ranking_names[key], FormattedNumber(score.value, score.ci95, digits=2)]
-        for key, score in sorted(known_scores.items(), key=lambda item: -item[1].value)
+        [ranking_name, FormattedNumber(score.value, score.ci95, digits=2)]
+        for ranking_name, score in scores_from_best
     ]
     return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None

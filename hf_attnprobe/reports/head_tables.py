@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from hf_attnprobe.faithfulness.head_ablation import PruneCurve
     from hf_attnprobe.reports.result import AuditResult
 
-EDIT_NAMES = {
+EDIT_COLUMN_TITLES = {
     "median_tvd": "shuffled",
     "uniform_tvd": "made uniform",
     "zero_tvd": "zeroed",
     "mean_tvd": "replaced by its mean",
     "resample_tvd": "taken from another text",
 }
-"""How a head was edited (column title), for each statistic that measures the effect of an edit."""
+"""Maps each statistic about an edit of a head to its column title, which describes the edit."""
 
 
 def format_head(site: LayerHead) -> str:
@@ -71,18 +71,20 @@ def format_head_in_words(site: LayerHead) -> str:
 
 
 def index_by_site(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, Statistic]:
-    """Select one statistic over all texts and index it by site.
+    """Select one statistic over all texts, and return it for each head and group of heads.
 
     Args:
         statistics: the audit's statistics.
         name: the statistic's name, such as "median_tvd".
 
     Returns:
-        The statistic for each head and group of heads that has it.
+        Maps a site (layer and head, or the indices of a group) to the statistic.
     """
-    return {
-        s.site: s for s in statistics if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n
-    }
+    by_site = {}
+    for s in statistics:
+        if s.statistic == name and s.group == ALL_TEXTS_GROUP and s.n:
+            by_site[s.site] = s
+    return by_site
 
 
 def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead, float]:
@@ -97,7 +99,9 @@ def get_head_means(statistics: Sequence[Statistic], name: str) -> dict[LayerHead
 
 
 def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return all single heads with a statistic, including heads that were only screened.
+    """Return all single heads that have a statistic, as pairs of layer and head.
+
+    The result includes heads for which only a quick estimate was measured (test "screen").
 
     Args:
         statistics: the audit's statistics.
@@ -106,7 +110,9 @@ def list_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
 
 
 def list_tested_heads(statistics: Iterable[Statistic]) -> set[LayerHead]:
-    """Return the heads that were tested one by one; heads that were only screened do not count.
+    """Return the heads that were tested one by one, as pairs of layer and head.
+
+    Heads for which only a quick estimate was measured (test "screen") are omitted.
 
     Args:
         statistics: the audit's statistics.
@@ -120,6 +126,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
     Args:
         statistics: the audit's statistics.
     """
+    # Groups of heads have negative indices.
     has_group = any(s.head < 0 and s.n for s in statistics)
     return has_group or len(list_heads(statistics)) > 1
 
@@ -127,11 +134,14 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
 # --- a summary in words -----------------------------------------------------------------------------
 
 MAX_NAMED_HEADS = 5
-"""Maximum number of faithful heads that a report's sentence names; it counts the others."""
+"""Maximum number of faithful heads that a sentence in a report names.
+
+The sentence only counts the others.
+"""
 
 
 def describe_important_heads(report: "AuditResult") -> str:
-    """Describe which single heads change the output and which of these are faithful.
+    """Describe how many single heads change the output, and which of these heads are faithful.
 
     Args:
         report: the audit's result.
@@ -193,7 +203,7 @@ def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str
 
 
 def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
-    """Check whether all of a confidence interval is at or above a rule's lowest threshold.
+    """Check whether a whole confidence interval is at or above the lowest threshold of a rule.
 
     Args:
         estimate: a number with its interval; without interval, the result is False.
@@ -203,7 +213,10 @@ def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
 
 
 def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
-    """Return a sentence that counts the tested heads; empty if all heads were tested."""
+    """Return a sentence that counts the tested heads.
+
+    The sentence is empty if all heads were tested.
+    """
     n_heads = len(list_heads(report.statistics))
     if n_heads <= n_tested:
         return ""
@@ -213,14 +226,14 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
 # --- maps: layers as rows and heads as columns --------------------------------------------
 
 
-FAITHFULNESS_MAP = "heads_faithfulness"
+FAITHFULNESS_MAP_KEY = "heads_faithfulness"
 """Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
-EFFECT_MAP = f"heads_{EFFECT_STATISTIC}"
+EFFECT_MAP_KEY = f"heads_{EFFECT_STATISTIC}"
 """Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
 
 EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the heat map of the heads' effects on the output."""
+"""Title of the heat map of the effects of single heads."""
 
 
 class HeadMapSpec(NamedTuple):
@@ -244,14 +257,14 @@ class HeadMapSpec(NamedTuple):
 HEAD_MAP_SPECS = (
     HeadMapSpec(
         rule="faithfulness",
-        key=FAITHFULNESS_MAP,
+        key=FAITHFULNESS_MAP_KEY,
         title="Faithfulness of single heads",
         aside="A head without any effect explains nothing, even if it is faithful.",
         centre=0.0,
     ),
     HeadMapSpec(
         rule="effect",
-        key=EFFECT_MAP,
+        key=EFFECT_MAP_KEY,
         title=EFFECT_TITLE,
         aside="Single heads may have little effect because other heads compensate for them.",
     ),
@@ -299,7 +312,9 @@ def build_head_map(
     centre: float | None = None,
     threshold: float | None = None,
 ) -> HeatMap:
-    """Build a heat map with one number per head; heads without a number get empty cells.
+    """Build a heat map with one number per head.
+
+    Heads without a number get empty cells.
 
     Args:
         key: the map's key in ``report.plot``.
@@ -317,6 +332,7 @@ def build_head_map(
     cells = [[numbers.get((layer, head), missing) for head in heads] for layer in layers]
 
     def build_grid(get_value: Callable[[Estimate], float]) -> Grid:
+        """Return one number for each cell."""
         return tuple(tuple(map(get_value, row)) for row in cells)
 
     has_intervals = any(estimate.ci95 for estimate in numbers.values())
@@ -352,18 +368,23 @@ def _describe_largest_head(numbers: Mapping[LayerHead, Estimate]) -> str:
 # --- parts of a prediction, and names of sites --------------------------------------------
 
 
-PART_COLUMNS = {
+PART_COLUMN_TITLES = {
     "median_tvd_of": "change when shuffled",
     "uniform_tvd_of": "change when made uniform",
 }
-"""Column title for each statistic that measures the change of single labels when attention is edited."""
+"""Maps each statistic about the parts of a prediction to its column title in a report's table.
+
+A part is, for example, one label. The statistics measure how much an edit of attention changes it.
+"""
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of parts of a prediction, such as labels, that a report's table lists."""
+"""Maximum number of parts of a prediction, such as labels, in a report's table."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
-    """Build a table of how much editing attention changes each part of a prediction, such as a label.
+    """Build a table of how much an edit of attention changes each part of a prediction.
+
+    A part is, for example, one label.
 
     Args:
         statistics: the audit's statistics.
@@ -375,23 +396,25 @@ def build_parts_section(statistics: Sequence[Statistic]) -> Section:
     columns: dict[str, dict[str, Statistic]] = {}
     for s in statistics:
         is_all_attention = s.site == ALL_ATTENTION_SITE or not has_many_heads
+        is_over_all_texts = s.group == ALL_TEXTS_GROUP and s.n
         family, _, part = s.statistic.partition("@")
-        if s.n and is_all_attention and family in PART_COLUMNS and s.group == ALL_TEXTS_GROUP:
+        if is_over_all_texts and is_all_attention and family in PART_COLUMN_TITLES:
             columns.setdefault(family, {})[part] = s
     parts = list(dict.fromkeys(chain.from_iterable(columns.values())))
+    # The parts that change most come first.
     parts.sort(key=lambda part: -max(column[part].mean for column in columns.values()))
-    rows = [
-        [part, *(column.get(part) for column in columns.values())]
-        for part in parts[:MAX_LISTED_PARTS]
-    ]
+    rows = []
+    for part in parts[:MAX_LISTED_PARTS]:
+        changes = [column.get(part) for column in columns.values()]
+        rows.append([part, *changes])
     n_omitted = len(parts) - len(rows)
     omission = f" summary.json has {n_omitted} more." if n_omitted else ""
     note = (
-        "Total variation distance of each part, from 0 to 1; the parts that change most come "
+        "Total variation distance of each part, from 0 to 1. The parts that change most come "
         f"first.{omission}"
     )
     title = "Change of each part of the prediction when all attention is edited"
-    table = Table(["part", *(PART_COLUMNS[family] for family in columns)], rows)
+    table = Table(["part", *(PART_COLUMN_TITLES[family] for family in columns)], rows)
     return Section(title, [table, note] if rows else [])
 
 
@@ -413,7 +436,8 @@ def format_site(site: LayerHead, head_sets: Sequence[str]) -> str:
     if site == ALL_ATTENTION_SITE:
         return "all attention"
     if layer == HEAD_SET_INDEX:
-        return f"heads {head_sets[head]}" if head < len(head_sets) else f"set {head}"
+        has_name = head < len(head_sets)
+        return f"heads {head_sets[head]}" if has_name else f"set {head}"
     return f"layer {layer}"
 
 
@@ -426,7 +450,9 @@ def get_site_order(site: LayerHead) -> tuple[int, LayerHead]:
     layer, _ = site
     if layer == ALL_HEADS_INDEX:
         return 0, site
-    return (1 if layer >= 0 else 2), site
+    if layer >= 0:
+        return 1, site
+    return 2, site
 
 
 # --- table of heads and groups ----------------------------------------------------------------
@@ -446,11 +472,11 @@ HEAD_TABLE_NOTE = (
 """Explanation for the table of heads in a report."""
 
 MAX_LISTED_HEADS = 40
-"""Maximum number of single heads in a report's table; its heat maps display all heads."""
+"""Maximum number of single heads in a report's table. Its heat maps display all heads."""
 
 
 def build_head_table(report: "AuditResult") -> Table:
-    """Build the table of heads and groups with effect, faithfulness and its parts, edits, and roles.
+    """Build the table of heads and groups of heads, with all their numbers.
 
     Groups come first, then certainly faithful heads, then the other heads by effect.
 
@@ -458,11 +484,12 @@ def build_head_table(report: "AuditResult") -> Table:
         report: the audit's result.
     """
     # This import loads torch, which drawing charts alone does not need.
-    from hf_attnprobe.faithfulness.head_roles import ROLES
+    from hf_attnprobe.faithfulness.head_roles import ATTENTION_PATTERNS
 
     evaluations = {evaluation.site: evaluation for evaluation in report.head_evaluations}
     role_columns = {
-        role.replace("_", " "): index_by_site(report.statistics, role) for role in ROLES
+        role.replace("_", " "): index_by_site(report.statistics, role)
+        for role in ATTENTION_PATTERNS
     }
     zeroed = index_by_site(report.statistics, "zero_tvd")
     all_columns: dict[str, Mapping[LayerHead, Cell]] = {
@@ -476,10 +503,10 @@ def build_head_table(report: "AuditResult") -> Table:
     heads = sorted(site for site in sites if min(site) >= 0)
     heads.sort(key=lambda site: _get_head_order(evaluations.get(site), zeroed.get(site)))
     head_sets = report.provenance.get("head_sets") or []
-    rows = [
-        [format_site(site, head_sets), *(cells.get(site) for cells in columns.values())]
-        for site in [*groups, *heads[:MAX_LISTED_HEADS]]
-    ]
+    rows = []
+    for site in [*groups, *heads[:MAX_LISTED_HEADS]]:
+        row = [cells.get(site) for cells in columns.values()]
+        rows.append([format_site(site, head_sets), *row])
     selection = ""
     if len(heads) > MAX_LISTED_HEADS:
         selection = f"{MAX_LISTED_HEADS} of {len(heads)} heads; "
@@ -493,7 +520,11 @@ def build_head_table(report: "AuditResult") -> Table:
 def _build_evaluation_columns(
     evaluations: Sequence[HeadEvaluation],
 ) -> dict[str, dict[LayerHead, Cell]]:
-    """Return the table cells for answer, effect and faithfulness, by column and site."""
+    """Return the columns of a table of heads with answer, effect and faithfulness.
+
+    Returns:
+        Cells by column title and site.
+    """
     has_faithfulness = any(evaluation.faithfulness.n for evaluation in evaluations)
     columns: dict[str, dict[LayerHead, Cell]] = {}
     for evaluation in evaluations:
@@ -512,17 +543,20 @@ def _build_evaluation_columns(
 
 
 def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell]]:
-    """Return the table cells for all edits except shuffling, by edit and site.
+    """Return the columns of a table of heads with the effects of all edits except shuffling.
 
-    Only zeroed heads have intervals, which hold for all heads simultaneously.
+    Only the effects of zeroed heads have intervals, which hold for all heads simultaneously.
+
+    Returns:
+        Cells by column title and site.
     """
     zeroing_intervals = compute_head_intervals(report.rows.build_head_frame("zero_tvd"))
     columns: dict[str, dict[LayerHead, Cell]] = {}
-    for statistic_name, edit_name in EDIT_NAMES.items():
+    for statistic_name, title in EDIT_COLUMN_TITLES.items():
         if statistic_name == "median_tvd":
             continue
         intervals = zeroing_intervals if statistic_name == "zero_tvd" else {}
-        columns[edit_name] = {
+        columns[title] = {
             site: FormattedNumber(s.mean, intervals.get(site), digits=2)
             for site, s in index_by_site(report.statistics, statistic_name).items()
         }
@@ -530,14 +564,20 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
 
 
 def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
-    """Format an estimate with two digits; return None if it was not measured."""
+    """Format an estimate with two digits.
+
+    The result is None if it was not measured.
+    """
     if not estimate.n:
         return None
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
 def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
-    """Return a sort key that puts certainly faithful heads first, and large effects before small ones."""
+    """Return a sort key for heads.
+
+    Certainly faithful heads come first. Within each of the two groups, large effects come first.
+    """
     if head is not None and head.effect.n:
         return not head.is_surely_faithful, -head.effect.value
     return True, 0.0 if zeroed is None else -zeroed.mean
@@ -547,7 +587,7 @@ def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tu
 
 
 def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Table:
-    """Build a table of accuracy against the number of removed heads.
+    """Build a table with the accuracy after each number of removed heads.
 
     If texts have several labels, accuracy is a mean of proportions and gets no binomial interval.
 
@@ -564,7 +604,7 @@ def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Ta
         else:
             accuracy_cell = _format_share(accuracy, curve.n_labelled)
         rows.append([n_removed, _format_share(agreement, curve.n_texts), accuracy_cell])
-    accuracy_title = f"accuracy{words.aside if words.has_parts else ''}"
+    accuracy_title = f"accuracy{words.aside}" if words.has_parts else "accuracy"
     return Table(["heads removed", "predictions kept", accuracy_title], rows, sortable=False)
 
 
@@ -587,6 +627,6 @@ def _format_share(share: float, n_texts: int) -> FormattedNumber:
     """Format a proportion of texts with its binomial interval, if there are any texts."""
     if not n_texts:
         return FormattedNumber(share)
-    n_hits = np.array(round(share * n_texts))
-    low, high = compute_share_interval(n_hits, np.array(n_texts)).tolist()
+    n_counted_texts = np.array(round(share * n_texts))
+    low, high = compute_share_interval(n_counted_texts, np.array(n_texts)).tolist()
     return FormattedNumber(share, (low, high))

@@ -16,7 +16,7 @@ from hf_attnprobe.faithfulness.adversarial import EPSILONS
 from hf_attnprobe.faithfulness.input_erasure import ERASURE_CAUTION
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.head_tables import (
-    PART_COLUMNS,
+    PART_COLUMN_TITLES,
     format_site,
     has_several_heads,
 )
@@ -36,33 +36,37 @@ from hf_attnprobe.statistics.summary import (
 # --- comparisons of rankings ----------------------------------------------------------------------
 
 SIGNIFICANCE_LEVEL = 0.05
-"""Largest Holm-corrected p-value for which a report calls a difference between rankings clear."""
+"""A report calls a difference between rankings clear if its p-value is at most this level.
+
+The p-value is Holm-corrected.
+"""
 
 COMPARISON_NOTE = (
-    "Each line compares two rankings on the same texts. All p-values are two-sided: a sign-flip "
-    "permutation test compares means, McNemar's exact test compares flips, and an exact sign test "
-    "compares which ranking needs fewer removals. Intervals are over texts. Texts without a value for "
-    "one of the rankings are dropped; the column “dropped” counts them. The last column is "
-    "Holm-corrected for the {n} comparisons of this test."
+    "Each line compares two rankings on the same texts. A sign-flip permutation test compares means, "
+    "McNemar's exact test compares flips, and an exact sign test compares which ranking needs fewer "
+    "removals. All p-values are two-sided. The last column is Holm-corrected for the {n} comparisons "
+    "of this test. Intervals are over texts. Texts without a value for one of the rankings are "
+    "dropped; the column “dropped” counts them."
 )
-"""Explanation below every table that compares rankings; ``{n}`` is the number of comparisons."""
+"""Explanation below a table that compares rankings. ``{n}`` is the number of comparisons."""
 
 ERASURE_COMPARISON_NOTE = (
-    "Rankings are compared on texts whose decision can be flipped by erasing some token set or, if "
-    "this is unknown, by some tested order. If a ranking never flips such a text, it counts as erasing "
-    "all tokens, and in the sign test as needing more removals."
+    "Rankings are compared only on texts whose decision flips if some set of tokens is erased. If "
+    "this is unknown, they are compared on texts whose decision flips in some tested order. A ranking "
+    "that never flips the decision counts as erasing all tokens. In the sign test, it counts as "
+    "needing more removals."
 )
-"""Further explanation below the table that compares rankings in the test "erasure"."""
+"""Explanation of the texts and counts in the comparison of rankings by the test "erasure"."""
 
 TEST_LIMITATIONS = {
     "erasure": (
-        "If an order flips a decision only when nearly all of the attention is erased "
-        "(probability_mass_removed), the decision depends on the renormalised rest, which the model "
-        "never saw in training. With a linear read-out of two classes, attention × gradient is, up "
-        "to the bias, proportional to the exact margins of the tokens (product_margin_tau near 1), so "
-        "it is nearly the best ranking by construction. If it needs fewer removals than attention, as "
-        "in Serrano & Smith's experiment, this restates the algebra of the read-out. It does not show "
-        "which tokens the encoder used."
+        "Some orders flip a decision only after nearly all of the attention is erased "
+        "(probability_mass_removed). The decision then depends on the renormalised rest, which the "
+        "model never saw in training. If a linear layer chooses between two classes, attention × "
+        "gradient is nearly the best ranking by construction. Up to the bias, it is proportional to "
+        "the exact margins of the tokens (product_margin_tau near 1). It may therefore need fewer "
+        "removals than attention, as in Serrano & Smith's experiment. This follows from the algebra "
+        "of the linear layer. It does not show which tokens the encoder used."
     ),
     "input_erasure": ERASURE_CAUTION,
     "plausibility": (
@@ -71,7 +75,7 @@ TEST_LIMITATIONS = {
         "one may agree with it."
     ),
 }
-"""Caution for readers of a test's results, by test name."""
+"""Maps the name of a test to a caution about its results."""
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
@@ -104,23 +108,28 @@ def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
 
 # --- user-provided scores -------------------------------------------------------------------------
 
-USER_SCORES_KEY = "scores_fingerprint"
-"""Key of the scores' fingerprint in the provenance, if the audit evaluates user-provided scores."""
+SCORES_FINGERPRINT_KEY = "scores_fingerprint"
+"""Key in the provenance for the fingerprint of user-provided scores.
+
+Only audits of such scores have it.
+"""
 
 LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
-"""Statistics for which a lower value means a better ranking."""
+"""Names of statistics for which a lower value means a better ranking."""
 
-CHANCE_RANKING = "given_moved"
-"""Name of the baseline ranking for user-provided scores: the same scores, moved to other tokens of
-each text."""
+CHANCE_SCORES_KEY = "given_moved"
+"""Key of the chance level with which user-provided scores are compared.
+
+``"given_moved"`` means the given scores, moved to other tokens of the same text.
+"""
 
 USER_SCORES_NOTE = (
-    "Each measure of the user-provided scores is compared with the same scores at other tokens of "
-    "each text (chance) and with attention, paired by text. Better and worse mean p ≤ .05, "
+    "The user-provided scores are compared with chance and with attention, paired by text. Chance "
+    "means the same scores at other tokens of each text. Better and worse mean p ≤ .05, "
     "Holm-corrected within a test. Lower is better for "
     f"{', '.join(LOWER_IS_BETTER)}."
 )
-"""Explanation below the table of user-provided scores."""
+"""Explanation below the table that compares user-provided scores with chance and with attention."""
 
 
 def build_user_scores_blocks(report: AuditResult) -> list[Block]:
@@ -132,8 +141,11 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
     Returns:
         The table with its explanation; empty if the audit evaluates no user-provided scores.
     """
+    if SCORES_FINGERPRINT_KEY not in report.provenance:
+        return []
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {}
-    for c in report.comparisons if USER_SCORES_KEY in report.provenance else ():
+    for c in report.comparisons:
+        # The scores of the user have the key "given".
         if c.first == "given" and c.method == "permutation":
             comparisons.setdefault((c.test, c.statistic), {})[c.second] = c
     if not comparisons:
@@ -154,7 +166,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
             [
                 f"{test}: {statistic}",
                 mean,
-                _format_comparison(by_ranking.get(CHANCE_RANKING), min_texts),
+                _format_comparison(by_ranking.get(CHANCE_SCORES_KEY), min_texts),
                 _format_comparison(attention, min_texts),
             ]
         )
@@ -168,10 +180,15 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
 
 
 def _format_comparison(comparison: Comparison | None, min_texts: int) -> Cell:
-    """Format a difference with "better", "worse" or "cannot say"; return None without comparison."""
+    """Format the difference between two rankings, followed by "better", "worse" or "cannot say".
+
+    The result is None if there is no comparison.
+    """
     if comparison is None:
         return None
-    is_better = (comparison.value < 0) == (comparison.statistic in LOWER_IS_BETTER)
+    is_lower = comparison.value < 0
+    is_lower_better = comparison.statistic in LOWER_IS_BETTER
+    is_better = is_lower == is_lower_better
     is_clear = comparison.adjusted_p_value <= SIGNIFICANCE_LEVEL and comparison.n >= min_texts
     answer = "cannot say"
     if is_clear:
@@ -198,10 +215,10 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
     counts = None
     if comparison.n_first is not None:
         counts = NumericText(f"{comparison.n_first} : {comparison.n_second}")
-    p_values = [
-        NumericText("< .001" if p < 0.001 else f"{p:.3f}")
-        for p in (comparison.p_value, comparison.adjusted_p_value)
-    ]
+    p_values = []
+    for p_value in (comparison.p_value, comparison.adjusted_p_value):
+        printed_p_value = "< .001" if p_value < 0.001 else f"{p_value:.3f}"
+        p_values.append(NumericText(printed_p_value))
     return [
         comparison.statistic,
         comparison.first,
@@ -218,7 +235,7 @@ def _build_comparison_row(comparison: Comparison) -> list[Cell]:
 
 
 MAX_LISTED_STATISTICS = 150
-"""Maximum number of statistics in a report's table; exported files contain all of them."""
+"""Maximum number of statistics in a report's table. Exported files contain all of them."""
 
 
 def build_numbers_section(report: AuditResult) -> Section:
@@ -262,11 +279,11 @@ def _build_statistics_table(report: AuditResult, statistics: Sequence[Statistic]
     has_undefined = any(s.undefined for s in statistics)
     if has_undefined:
         head.append("undefined")
-    names_sites = has_several_heads(report.statistics)
+    has_heads = has_several_heads(report.statistics)
     head_sets = report.provenance.get("head_sets") or []
     rows = []
     for s in statistics:
-        site = f" ({format_site(s.site, head_sets)})" if names_sites else ""
+        site = f" ({format_site(s.site, head_sets)})" if has_heads else ""
         numbers: list[Cell] = [FormattedNumber(s.mean, s.ci95), s.median, s.std]
         if s.n < MIN_DISPLAYED_TEXTS:
             numbers = [None] * len(numbers)
@@ -290,12 +307,12 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
         statistics: the selected statistics.
         note: a sentence about omitted statistics; empty if there are none.
     """
-    statistics = [
-        s
-        for s in report.statistics
-        if (s.group == ALL_TEXTS_GROUP or not is_ranking_statistic(s))
-        and s.statistic.partition("@")[0] not in PART_COLUMNS
-    ]
+    statistics = []
+    for s in report.statistics:
+        is_single_class_of_ranking = s.group != ALL_TEXTS_GROUP and is_ranking_statistic(s)
+        is_part = s.statistic.partition("@")[0] in PART_COLUMN_TITLES
+        if not is_single_class_of_ranking and not is_part:
+            statistics.append(s)
     has_many_heads = has_several_heads(report.statistics)
     # Each filter is applied only if the list is still too long.
     for is_selected in (
@@ -318,18 +335,21 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
 
 
 def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -> list[str]:
-    """Return a sentence for each statistic over all texts that has a description."""
+    """Return a sentence for each statistic that has a description.
+
+    Only statistics over all texts and about all attention are described.
+    """
     readings = load_readings()
-    names_sites = has_several_heads(report.statistics)
-    return [
-        f"{s.statistic}: {describe_statistic(s, readings, report.words)}."
-        for s in statistics
-        if s.group == ALL_TEXTS_GROUP
-        and s.n >= MIN_DISPLAYED_TEXTS
-        and is_described(s.statistic)
-        and s.statistic.partition("@")[0] in readings.get(s.test, {})
-        and (not names_sites or s.site == ALL_ATTENTION_SITE)
-    ]
+    has_heads = has_several_heads(report.statistics)
+    sentences = []
+    for s in statistics:
+        has_enough_texts = s.group == ALL_TEXTS_GROUP and s.n >= MIN_DISPLAYED_TEXTS
+        is_about_all_attention = not has_heads or s.site == ALL_ATTENTION_SITE
+        name = s.statistic.partition("@")[0]
+        has_description = is_described(s.statistic) and name in readings.get(s.test, {})
+        if has_enough_texts and is_about_all_attention and has_description:
+            sentences.append(f"{s.statistic}: {describe_statistic(s, readings, report.words)}.")
+    return sentences
 
 
 # --- selection of statistics ----------------------------------------------------------------------
@@ -353,4 +373,6 @@ def is_described(statistic: str) -> bool:
         statistic: the statistic's name, such as "regret@attention".
     """
     name = statistic.partition("@")[0]
-    return not name.endswith("_p_value") and parse_key(statistic) in (None, "attention", *EPSILONS)
+    is_p_value = name.endswith("_p_value")
+    has_described_key = parse_key(statistic) in (None, "attention", *EPSILONS)
+    return has_described_key and not is_p_value

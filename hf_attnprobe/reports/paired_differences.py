@@ -41,10 +41,13 @@ SiteKey = tuple[str, str, int, int]
 """Key of a statistic at one site: test, statistic, layer and head."""
 
 SKIPPED_STATISTICS = r"_p_value|@random_\d|^unit_"
-"""Pattern for statistics that a comparison skips: p-values, single random orders, single units."""
+"""Pattern for statistics that a comparison skips.
 
-UNDECIDED = "cannot be told apart"
-"""Words printed instead of a difference between audits if its confidence interval contains 0."""
+They are p-values, and values for single random orders and single units.
+"""
+
+UNCLEAR_DIFFERENCE_TEXT = "cannot be told apart"
+"""Text for a difference between two audits if its confidence interval contains 0."""
 
 
 @dataclass(frozen=True)
@@ -71,28 +74,30 @@ class ComparedQuestion:
         """The question in words."""
         return RULES[self.rule].question
 
-    def answer(self, number: int) -> str:
-        """Return an audit's answer; empty if there is none.
+    def answer(self, audit_index: int) -> str:
+        """Return an audit's answer to this question.
+
+        The text is empty if there is no answer.
 
         Args:
-            number: the audit's index.
+            audit_index: index of the audit; 0 is the first audit.
         """
-        finding = self.findings[number]
+        finding = self.findings[audit_index]
         return "" if finding is None else str(finding.answer)
 
-    def has_changed_answer(self, number: int) -> bool:
+    def has_changed_answer(self, audit_index: int) -> bool:
         """Check whether an audit's answer certainly differs from the first audit's answer.
 
         Both audits must have an answer other than "cannot say", and the interval for the difference
         between their numbers must exclude 0.
 
         Args:
-            number: the audit's index, at least 1.
+            audit_index: index of another audit than the first one (0).
         """
-        difference = self.differences[number - 1]
+        difference = self.differences[audit_index - 1]
         if difference is None or not difference.has_clear_sign:
             return False
-        answers = self.answer(0), self.answer(number)
+        answers = self.answer(0), self.answer(audit_index)
         if any(not answer or Answer.CANNOT_SAY in answer for answer in answers):
             return False
         return answers[0] != answers[1]
@@ -131,7 +136,7 @@ class Setting:
 
 
 OPTION_PREFIX = "options: "
-"""Beginning of the names of settings that are options of a test."""
+"""Prefix of the names of settings that are options of a test."""
 
 MEANING_SETTINGS = {
     "level": "level",
@@ -144,13 +149,14 @@ MEANING_SETTINGS = {
     "unit of number": "unit of number",
     "rows": "answers: rows",
 }
-"""Settings that define which quantity an audit explains: words for reports, and setting names.
+"""Maps the words for a setting in a report to the name of the setting.
 
-If one of these settings differs between two audits, only their accuracy is compared.
+These settings define which quantity an audit explains. If one of them differs between two audits,
+only their accuracy is compared.
 """
 
 UNSET_VALUES = (None, "", "none", "default")
-"""Values of a setting that count as "not specified" if the settings of two audits are compared."""
+"""Values of a setting that count as "not specified" when two audits are compared."""
 
 
 def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
@@ -166,10 +172,7 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         _shorten_paths([report.model for report in reports]),
         _shorten_paths([str(report.dataset) for report in reports]),
         [format_settings(report.provenance.get("dtype")) for report in reports],
-        [
-            str((report.provenance.get("origin") or {}).get("weights", "as saved"))
-            for report in reports
-        ],
+        [_get_weights_name(report) for report in reports],
         [f"seed {report.seed}" for report in reports],
         [str(report.provenance.get("model_fingerprint", ""))[:6] for report in reports],
     ]
@@ -184,6 +187,12 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         f"{name} ({number})" if names.count(name) > 1 else name
         for number, name in enumerate(names, 1)
     )
+
+
+def _get_weights_name(report: AuditResult) -> str:
+    """Return which weights of the model were audited, such as "as saved"."""
+    origin = report.provenance.get("origin") or {}
+    return str(origin.get("weights", "as saved"))
 
 
 def _shorten_paths(paths: Sequence[str]) -> list[str]:
@@ -209,15 +218,15 @@ def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ..
     names = dict.fromkeys(name for settings in all_settings for name in settings)
     differing_settings = []
     for name in names:
-        values = tuple(settings.get(name, markdown.MISSING) for settings in all_settings)
-        is_unknown_option = name.startswith(OPTION_PREFIX) and markdown.MISSING in values
+        values = tuple(settings.get(name, markdown.MISSING_NUMBER) for settings in all_settings)
+        is_unknown_option = name.startswith(OPTION_PREFIX) and markdown.MISSING_NUMBER in values
         if len(set(values)) > 1 and not is_unknown_option:
             differing_settings.append(Setting(name, values))
     return tuple(differing_settings)
 
 
 def _collect_settings(report: AuditResult) -> dict:
-    """Collect an audit's settings, with the prediction reduced to its name."""
+    """Collect the settings of an audit, with only the name of the prediction type."""
     prediction = report.provenance.get("prediction")
     settings = {key: value for key, value in report.provenance.items() if key != "prediction"}
     if isinstance(prediction, Mapping):
@@ -238,19 +247,19 @@ def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[s
         first: an audit.
         other: another audit.
     """
-    first_settings, other_settings = (
-        {
-            name: value
-            for name, value in flatten_settings(report.provenance)
-            if value not in UNSET_VALUES
-        }
-        for report in (first, other)
-    )
+    first_settings = _collect_specified_settings(first)
+    other_settings = _collect_specified_settings(other)
     return [
         name
         for name, setting in MEANING_SETTINGS.items()
         if first_settings.get(setting) != other_settings.get(setting)
     ]
+
+
+def _collect_specified_settings(report: AuditResult) -> dict[str, Any]:
+    """Collect the settings of an audit that have a value other than a default such as "none"."""
+    settings = flatten_settings(report.provenance)
+    return {name: value for name, value in settings if value not in UNSET_VALUES}
 
 
 def split_tests_by_options(
@@ -346,17 +355,16 @@ def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
     Returns:
         Text ids, int64 [texts]; empty if the data differ.
     """
-    first_data, other_data = (
-        report.provenance.get("data_fingerprint") for report in (first, other)
-    )
+    first_data = first.provenance.get("data_fingerprint")
+    other_data = other.provenance.get("data_fingerprint")
     if first_data is None or first_data != other_data:
         return np.empty(0, np.int64)
     shared_ids = first.rows.index.intersection(other.rows.index)
-    # For language models, "identity" is a hash of prompt, units and answer; otherwise it is NaN.
-    first_identity, other_identity = (
-        select_predictions(report.rows).align_to(shared_ids).get_values("identity")
-        for report in (first, other)
-    )
+    first_predictions = select_predictions(first.rows).align_to(shared_ids)
+    other_predictions = select_predictions(other.rows).align_to(shared_ids)
+    # For language models, "identity" is a hash of prompt, units and answer. Otherwise, it is NaN.
+    first_identity = first_predictions.get_values("identity")
+    other_identity = other_predictions.get_values("identity")
     is_equal = first_identity == other_identity
     is_unknown = np.isnan(first_identity) & np.isnan(other_identity)
     return shared_ids[is_equal | is_unknown].to_numpy()
@@ -373,7 +381,9 @@ def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray
 
 
 def collect_evidence(report: AuditResult) -> Evidence:
-    """Return an audit's statistics for each text: correctness, and numbers about all attention.
+    """Return the statistics of each text, including whether the prediction is right.
+
+    They are the statistics about all attention.
 
     Args:
         report: the audit.
@@ -388,9 +398,10 @@ def collect_evidence(report: AuditResult) -> Evidence:
 
 
 def _compute_correctness(predictions: pd.DataFrame) -> pd.DataFrame:
-    """Compute whether each prediction is right (0 or 1), or its absolute error for numbers.
+    """Compute whether each prediction is right, or the absolute error of each predicted number.
 
-    The column is named "right" or "error"; texts without label get NaN.
+    Returns:
+        Data frame with the column "right" (0 or 1) or "error"; NaN for texts without a label.
     """
     if "labelled_value" in predictions:
         error = (predictions.value - predictions.labelled_value).abs()
@@ -424,7 +435,9 @@ def compare_questions(
     shared_ids: Sequence[np.ndarray],
     seed: int,
 ) -> tuple[ComparedQuestion, ...]:
-    """Compare all questions; the intervals hold for all questions and audits simultaneously.
+    """Compare all questions with those of the first audit.
+
+    The confidence intervals hold simultaneously for all questions and audits.
 
     Args:
         reports: the audits, with their rows.
@@ -465,9 +478,10 @@ def compare_questions(
 
 
 def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Estimate | None:
-    """Return an audit's number for a question.
+    """Return the number of an audit that answers a question.
 
-    This is the graded number for faithfulness and its parts, and the mean over texts otherwise.
+    Faithfulness and its parts have a graded number. For other questions, the result is the mean over
+    the texts.
     """
     if values is None:
         return None
@@ -477,11 +491,11 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
-    """Choose the measure by which the audits are compared, for each rule.
+    """Choose one measure for each rule, by which the audits are compared.
 
-    This is the measure that most audits have, or the first of several equally frequent ones. Rules
-    without a measure that at least two audits have are omitted. An audit counts only if it explains
-    the same quantity as the first audit.
+    The choice is the measure that most audits have. If several measures are equally frequent, the
+    first of them is chosen. A rule is omitted if no measure is known for at least two audits. An
+    audit counts only if it explains the same quantity as the first audit.
     """
     audits = [collect_evidence(report) for report in reports]
     comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
@@ -489,10 +503,9 @@ def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues
     for key, rule in RULES.items():
         question = ALL_QUESTIONS.get(key)
         # Accuracy needs no test of attention, so all audits can be compared by it.
-        is_comparable = [
-            True,
-            *(question is None or question.test in tests for tests in comparable_tests),
-        ]
+        is_comparable = [True]
+        for tests in comparable_tests:
+            is_comparable.append(question is None or question.test in tests)
         for measure in rule.compared_measures:
             candidate = _measure_audits(measure, audits, is_comparable)
             n_required = chosen_measures[key].n_known if key in chosen_measures else 1
@@ -504,16 +517,22 @@ def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues
 def _measure_audits(
     measure: Measure, audits: Sequence[Evidence], is_comparable: Sequence[bool]
 ) -> MeasuredValues:
-    """Compute a measure for each audit; audits that are not comparable get None."""
+    """Compute a measure for each comparable audit.
+
+    The other audits get None.
+    """
     values_by_audit: list[pd.Series | None] = []
-    for audit, include in zip(audits, is_comparable, strict=True):
+    for audit, can_be_compared in zip(audits, is_comparable, strict=True):
         evidence = audit.explained_evidence if measure.excludes_default_classes else audit
-        values_by_audit.append(measure.compute(evidence.texts) if include else None)
+        values_by_audit.append(measure.compute(evidence.texts) if can_be_compared else None)
     return MeasuredValues(measure.description, values_by_audit)
 
 
 def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
-    """List the tests that can be compared; none if the audits explain different quantities."""
+    """List the tests that can be compared between two audits.
+
+    The list is empty if the audits explain different quantities.
+    """
     if list_incompatible_settings(first, other):
         return []
     comparable, _, _ = split_tests_by_options(first, other)
@@ -521,10 +540,15 @@ def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
 
 
 def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:
-    """Compute each pair's differences with simultaneous intervals, by column."""
+    """Compute the differences for each pair of audits, with intervals that hold simultaneously.
+
+    Returns:
+        For each pair, a dictionary from the column (the statistic) to the difference.
+    """
+    differences_by_pair = compare_model_pairs(pairs, seed=seed)
     return [
         dict(zip(pair.first, differences, strict=True))
-        for pair, differences in zip(pairs, compare_model_pairs(pairs, seed=seed), strict=True)
+        for pair, differences in zip(pairs, differences_by_pair, strict=True)
     ]
 
 
@@ -534,7 +558,9 @@ def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any
 def compare_statistics(
     reports: Sequence[AuditResult], shared_ids: Sequence[np.ndarray], seed: int
 ) -> tuple[ComparedStatistic, ...]:
-    """Compare all statistics with the first audit's; the intervals hold simultaneously.
+    """Compare all statistics with those of the first audit.
+
+    The confidence intervals hold simultaneously for all statistics.
 
     Args:
         reports: the audits, with their rows.
@@ -561,38 +587,45 @@ def compare_statistics(
 
 
 def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> pd.DataFrame:
-    """Return an audit's values by text; columns are test, statistic, layer and head.
+    """Return the values of an audit that can be compared with the first audit.
 
-    If attention as a whole is a single head in one audit and a group of heads in the other, only
-    these two sites are compared, and both get the first audit's site in their columns.
+    The result has one row per text. Its columns have the levels test, statistic, layer and head.
+
+    Attention as a whole is a single head in some audits and a group of heads in others. If the two
+    audits differ in this, only the values for attention as a whole are returned. Their layer and
+    head are replaced by those of the first audit.
     """
     first_site, site = find_model_site(first.rows), find_model_site(rows)
     has_other_site = first_site is not None and site is not None and first_site != site
 
     def is_compared(test: str, statistic: str, layer: int, head: int) -> bool:
-        if test not in tests or test == PREDICTION_TEST or re.search(SKIPPED_STATISTICS, statistic):
+        """Check whether a column of the rows is compared."""
+        if test not in tests or test == PREDICTION_TEST:
+            return False
+        if re.search(SKIPPED_STATISTICS, statistic):
             return False
         return not has_other_site or (layer, head) == site
 
     frame = rows.select(is_compared).drop_unmeasured_texts().build_wide_frame()
-    columns = [
-        (*column[:2], *first_site) if has_other_site and first_site else column
-        for column in frame.columns
-    ]
+    columns = list(frame.columns)
+    if has_other_site and first_site:
+        columns = [(test, statistic, *first_site) for test, statistic, _, _ in columns]
     return frame.set_axis(pd.Index(columns, tupleize_cols=False), axis=1)
 
 
 def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
     """Return an audit's mean of each statistic over all texts.
 
-    If attention as a whole is a single head in one audit and a group of heads in the other, only
-    the means for this site are returned, under the first audit's site.
+    Attention as a whole is a single head in some audits and a group of heads in others. If the two
+    audits differ in this, only the means for attention as a whole are returned. Their layer and head
+    are replaced by those of the first audit.
     """
     first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
+    has_other_site = first_site is not None and model_site is not None and first_site != model_site
     means = {}
     for s in report.statistics:
         site = s.site
-        if first_site is not None and model_site is not None and first_site != model_site:
+        if has_other_site and first_site is not None:
             if site != model_site:
                 continue
             site = first_site

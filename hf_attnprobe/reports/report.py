@@ -22,7 +22,7 @@ from hf_attnprobe.reports.audit_document import build_audit_document, build_site
 from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
 from hf_attnprobe.reports.first_screen import describe_stopping
 from hf_attnprobe.reports.head_tables import build_head_maps
-from hf_attnprobe.reports.number_tables import USER_SCORES_KEY
+from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import (
     AuditResult,
     check_schema,
@@ -32,7 +32,7 @@ from hf_attnprobe.reports.result import (
 from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.checks import find_contradictions
 from hf_attnprobe.statistics.differences import compare_rankings
-from hf_attnprobe.statistics.estimates import MANY_TEXTS
+from hf_attnprobe.statistics.estimates import MAX_RESAMPLED_TEXTS
 from hf_attnprobe.statistics.rows import (
     COLUMN_FIELDS,
     PREDICTION_TEST,
@@ -119,7 +119,7 @@ class Report(AuditResult, DocumentedResult):
         *,
         site: tuple[int, int] | None = None,
     ) -> "Axes":
-        """Draw a chart with matplotlib; notebooks display it.
+        """Draw a chart with matplotlib. Notebooks display it.
 
         Example::
 
@@ -142,20 +142,26 @@ class Report(AuditResult, DocumentedResult):
         return draw_by_key(self.charts(site=site), kind, ax)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return all values in long format: columns test, statistic, example_id, layer, head, value."""
+        """Return all values as a data frame in long format.
+
+        The columns are test, statistic, example_id, layer, head and value.
+        """
         return self.rows.build_long_frame()
 
     def wide_frame(self) -> pd.DataFrame:
-        """Return a data frame with a row per text and a column per statistic.
+        """Return a data frame with one row per text and one column per statistic.
+
+        A column has the name of its statistic. If several tests have a statistic of this name, the
+        column is named ``test.statistic``.
+
+        If several heads were tested, the columns have the levels statistic, layer and head. Layer
+        and head are empty for numbers that do not depend on attention, such as ``predicted_class``.
 
         Returns:
-            The data frame, indexed by ``example_id``; NaN if a text has no value. A column's name is
-            the statistic, or ``test.statistic`` if several tests share the statistic's name. If
-            several heads or groups were tested, columns have the levels statistic, layer and head.
-            Layer and head are empty for numbers that do not depend on attention, such as
-            ``predicted_class``.
+            The data frame, indexed by ``example_id``. A value is NaN if it was not measured.
         """
-        columns, frame = self.rows.columns, self.rows.build_wide_frame()
+        columns = self.rows.columns
+        frame = self.rows.build_wide_frame()
         measured_statistics = {(test, statistic) for test, statistic, *_ in columns}
         n_tests = Counter(statistic for _, statistic in measured_statistics)
         names = [
@@ -173,23 +179,28 @@ class Report(AuditResult, DocumentedResult):
         return frame.set_axis(index, axis=1)
 
     def sentences(self) -> pd.DataFrame:
-        """Return a data frame with a row per passage unit, such as a sentence (language models only).
+        """Return a data frame with one row per passage unit, such as a sentence.
+
+        Only audits of language models have such rows, for up to 1,000 prompts. The column
+        ``leave_one_out`` contains the drop in the answer's log-probability without the unit, in nats.
+        The column ``matters`` contains whether this drop is more than noise.
 
         Returns:
             Columns ``example_id``, ``unit`` (counted from 1), ``text``, ``attention``, ``knockout``,
-            ``leave_one_out`` (drop in the answer's log-probability without the unit, in nats) and
-            ``matters`` (whether this drop is more than noise), for up to 1,000 prompts.
+            ``leave_one_out`` and ``matters``.
         """
-        rows = [
-            {"example_id": text.example_id, "unit": k + 1, **unit}
-            | {"matters": None if text.matters is None else k in text.matters}
-            for text in self.examples
-            for k, unit in enumerate(text.units)
-        ]
+        rows = []
+        for text in self.examples:
+            for k, unit in enumerate(text.units):
+                matters = None if text.matters is None else k in text.matters
+                row = {"example_id": text.example_id, "unit": k + 1, **unit, "matters": matters}
+                rows.append(row)
         return pd.DataFrame(rows)
 
     def summary_frame(self, statistics: Collection[str] | None = None) -> pd.DataFrame:
-        """Return a data frame with a row per statistic and group (all texts, each predicted class).
+        """Return a data frame with one row per statistic and group of texts.
+
+        One group contains all texts. Each other group contains the texts with one predicted class.
 
         Args:
             statistics: names of the statistics to include, such as "median_tvd"; None includes all.
@@ -237,10 +248,10 @@ class Report(AuditResult, DocumentedResult):
 
 
 MANY_TEXTS_NOTE = (
-    f"Normal approximations: with more than {MANY_TEXTS:,} texts, nothing is resampled. P-values of "
-    "paired tests, the interval of R², and simultaneous intervals of many heads assume normal means."
+    f"With more than {MAX_RESAMPLED_TEXTS:,} texts, normal approximations replace resampling. They are used "
+    "for p-values of paired tests, for the interval of R², and for simultaneous intervals of heads."
 )
-"""Note in reports of audits with so many texts that intervals use a normal approximation."""
+"""Note in reports of audits with so many texts that nothing is resampled."""
 
 
 def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> Report:
@@ -260,9 +271,10 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
     if stopping is not None:
         statistics = correct_undefined_counts(statistics, rows)
     comparison_options: dict[str, Any] = {}
-    if USER_SCORES_KEY in provenance:
+    # User-provided scores have the key "given". All other rankings are compared with them.
+    if SCORES_FINGERPRINT_KEY in provenance:
         comparison_options = {"against": "given", "site": find_model_site(rows)}
-    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MANY_TEXTS else []
+    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MAX_RESAMPLED_TEXTS else []
     return dataclasses.replace(
         report,
         statistics=statistics,
@@ -285,21 +297,25 @@ def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tup
     Returns:
         The statistics with corrected counts.
     """
-    tested = rows.select_test_columns()
-    n_undefined = {
-        column: int(np.isnan(tested.read_column(column)[tested.read_mask(column)]).sum())
-        for column in tested.columns
-    }
-    return tuple(
-        dataclasses.replace(s, undefined=min(s.undefined, n_undefined.get(s.column, 0)))
-        for s in statistics
-    )
+    test_rows = rows.select_test_columns()
+    n_undefined_by_column = {}
+    for column in test_rows.columns:
+        was_tested = test_rows.read_mask(column)
+        values = test_rows.read_column(column)[was_tested]
+        n_undefined_by_column[column] = int(np.isnan(values).sum())
+    corrected_statistics = []
+    for s in statistics:
+        n_undefined = min(s.undefined, n_undefined_by_column.get(s.column, 0))
+        corrected_statistics.append(dataclasses.replace(s, undefined=n_undefined))
+    return tuple(corrected_statistics)
 
 
 def select_reported_rows(
     stored_rows: Rows, provenance: Mapping[str, Any], ids: Sequence[int]
 ) -> Rows:
-    """Select the rows that a report covers; the audit's folder may contain more.
+    """Select the rows of a report's tests and texts.
+
+    The folder of the audit may also contain rows of an unfinished run.
 
     Args:
         stored_rows: all rows in the audit's folder.
@@ -328,12 +344,14 @@ def read_audit(folder: str | Path) -> Report:
     report = read_summary(
         folder, _parse_summary, run_name="an audit", verb="the audit", check=check_schema
     )
-    examples, ids = read_texts(Path(folder)), report.example_ids
+    ids = report.example_ids
     # The folder may also contain texts and tests of an unfinished run. The summary does not cover them.
+    examples = [text for text in read_texts(Path(folder)) if text.example_id in ids]
+    stored_rows = load_rows(Path(folder) / "rows")
     return dataclasses.replace(
         report,
-        rows=select_reported_rows(load_rows(Path(folder) / "rows"), report.provenance, ids),
-        examples=tuple(text for text in examples if text.example_id in ids),
+        rows=select_reported_rows(stored_rows, report.provenance, ids),
+        examples=tuple(examples),
     )
 
 
@@ -349,7 +367,7 @@ def check_distinct_folders(folders: Sequence[str | Path]) -> None:
     resolved_folders = [Path(folder).resolve() for folder in folders]
     for resolved, folder in zip(resolved_folders, folders, strict=True):
         if resolved_folders.count(resolved) > 1:
-            raise AttnProbeError(f"the audit {folder} is listed twice; list each folder once")
+            raise AttnProbeError(f"the folder {folder} is listed twice. List each folder once.")
 
 
 def _parse_summary(data: Mapping) -> Report:
@@ -390,7 +408,10 @@ def format_page_line(folder: str | Path | None) -> str:
 
 
 SUMMED_COUNTS = ("truncated", "skipped_empty")
-"""Numbers of truncated and skipped texts in the provenance, which are added when shares are joined."""
+"""Keys of the numbers of truncated and skipped texts in the provenance.
+
+These numbers are added up when the shares of an audit are joined.
+"""
 
 
 def is_share(folder: Path) -> bool:
@@ -404,7 +425,9 @@ def is_share(folder: Path) -> bool:
 
 @public_function
 def join_shares(folders: Sequence[str | Path]) -> Report:
-    """Join the shares of a split audit into one report; missing shares are allowed.
+    """Join the shares of a split audit into one report.
+
+    A share is the part of the texts that one process audited. Some shares may be missing.
 
     Example::
 
@@ -437,7 +460,10 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
 
 
 def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
-    """Yield the prompts of all shares with their scores; texts of classifiers are omitted."""
+    """Yield the prompts of all shares with their scores.
+
+    Texts of classifiers are omitted.
+    """
     for share in shares:
         for text in share.examples:
             reason_to_display = f"{text.why} in its share" if text.why else ""
@@ -449,41 +475,46 @@ def _collect_prompts(shares: Sequence[Report]) -> Iterator[HighlightedText]:
 def _check_same_audit(folders: Sequence[Path]) -> None:
     """Raise an error if the folders contain shares of different audits."""
     identities = [
-        read_json(folder / "audit.json", dict[str, Any], "run the share again")
+        read_json(folder / "audit.json", dict[str, Any], "Run the share again.")
         for folder in folders
     ]
     for identity in identities:
         # User-provided scores differ between shares, because each share has its own texts.
-        identity.pop(USER_SCORES_KEY, None)
+        identity.pop(SCORES_FINGERPRINT_KEY, None)
     for folder, identity in zip(folders, identities, strict=True):
         differences = find_differences(identity, identities[0])
         if differences:
             raise AttnProbeError(
                 f"{folder} and {folders[0]} are not shares of one audit, because they differ in "
-                f"{', '.join(differences)}; join shares of the same audit"
+                f"{', '.join(differences)}. Join only shares of the same audit."
             )
 
 
 def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     """Join the provenance of all shares into one, and add up their counts of texts."""
     provenances = [share.provenance for share in shares]
-    counts = {name: sum(provenance[name] for provenance in provenances) for name in SUMMED_COUNTS}
+    counts = {}
+    for name in SUMMED_COUNTS:
+        counts[name] = sum(provenance[name] for provenance in provenances)
     n_texts = sum(share.n for share in shares)
-    n_unknown = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
+    # The proportion of unknown tokens is a mean over texts, so larger shares have more weight.
+    unknown_sum = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
     arguments = {
         name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
     }
     return {
         **provenances[0],
         **counts,
-        "unknown_tokens": n_unknown / n_texts,
+        "unknown_tokens": unknown_sum / n_texts,
         "asked_for": arguments,
         "share": [provenance["share"] for provenance in provenances],
     }
 
 
 def _describe_progress(shares: Sequence[Report]) -> list[str]:
-    """Return a note about missing shares; the list is empty if all shares are joined.
+    """Return a note about missing shares.
+
+    The list is empty if no share is missing.
 
     Raises:
         AttnProbeError: If a share occurs twice, or the shares belong to different splits.
@@ -493,8 +524,7 @@ def _describe_progress(shares: Sequence[Report]) -> list[str]:
     if len(totals) > 1 or max(counts.values()) > 1:
         share_names = ", ".join(f"{index}/{total}" for index, total in sorted(counts.elements()))
         raise AttnProbeError(
-            f"expected different shares K/N with the same N, got {share_names}; list each share of "
-            "one split once"
+            f"expected different shares K/N with the same N, got {share_names}. List each share once."
         )
     (n_shares,) = totals
     if len(counts) == n_shares:

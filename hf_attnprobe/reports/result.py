@@ -15,7 +15,7 @@ from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.verdict import (
-    QUESTION,
+    MAIN_QUESTION,
     compute_answer,
     format_conclusion,
 )
@@ -38,7 +38,7 @@ from hf_attnprobe.storage.provenance import Provenance
 
 
 SCHEMA_VERSION = "2"
-"""Schema version of a report's JSON; it changes if a key is removed or changes its meaning."""
+"""Version of the JSON format of reports. It changes if a key is removed or gets a new meaning."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,10 @@ class AuditResult:
 
     @property
     def accuracy(self) -> dict | None:
-        """The model's accuracy on the texts, as in the JSON; None without labels."""
+        """The model's accuracy on the texts, as in the JSON output.
+
+        It is None if the texts have no labels.
+        """
         finding = index_by_rule(self.findings).get("accuracy")
         if finding is None or not finding.n:
             return None
@@ -123,7 +126,7 @@ class AuditResult:
 
     @cached_property
     def rules(self) -> dict[str, Rule]:
-        """Rules that grade the questions, by question, with user-defined thresholds if there are any."""
+        """Rule that grades each question, with user-defined thresholds if there are any."""
         return apply_thresholds(self.provenance.get("asked_for", {}).get("thresholds", ()))
 
     @cached_property
@@ -134,7 +137,9 @@ class AuditResult:
 
     @cached_property
     def head_evaluations(self) -> list[HeadEvaluation]:
-        """Effect and faithfulness for single heads and groups of heads; empty without rows.
+        """Effect and faithfulness of single heads and groups of heads.
+
+        The list is empty if the report has no rows.
 
         Heads of language models have effects only, because their other questions concern all heads
         together.
@@ -147,7 +152,9 @@ class AuditResult:
 
 
 def convert_report_to_json(report: AuditResult) -> dict:
-    """Convert the results to plain data, as printed by ``audit --json``; NaN becomes None.
+    """Convert the results to plain data, as printed by ``audit --json``.
+
+    NaN becomes None.
 
     Args:
         report: the audit's result.
@@ -173,7 +180,10 @@ def convert_report_to_json(report: AuditResult) -> dict:
 
 
 def _convert_score(report: AuditResult) -> dict | None:
-    """Convert faithfulness, its interval and its parts to plain data; None if not measured."""
+    """Convert faithfulness, its interval and its parts to plain data.
+
+    The result is None if faithfulness was not measured.
+    """
     score = conclude(report.findings).score
     if score is None:
         return None
@@ -183,11 +193,13 @@ def _convert_score(report: AuditResult) -> dict | None:
 
 def _convert_verdict(report: AuditResult) -> dict:
     """Convert the verdict to plain data: main answer, reason, and every finding's answer."""
-    keys = ("rule", "answer", "sentence")
-    findings = [{key: getattr(finding, key) for key in keys} for finding in report.findings]
+    findings = [
+        {"rule": finding.rule, "answer": finding.answer, "sentence": finding.sentence}
+        for finding in report.findings
+    ]
     conclusion = conclude(report.findings)
     return {
-        "question": QUESTION,
+        "question": MAIN_QUESTION,
         "answer": str(conclusion.answer),
         "sentence": format_conclusion(report.findings, report.words),
         "why": conclusion.why,
@@ -208,8 +220,8 @@ def check_schema(data: Mapping, path: str) -> None:
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise AttnProbeError(
-            f"{path} has schema version {version}, but this version of hf_attnprobe reads version "
-            f"{SCHEMA_VERSION}; read it with the version that wrote it, or run the audit again"
+            f"{path} has schema version {version}, but this version of hf_attnprobe can only read "
+            f"version {SCHEMA_VERSION}. Run the audit again, or read it with the version that wrote it."
         )
 
 

@@ -55,8 +55,8 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
-QUESTION = "Does attention explain these predictions?"
-"""Question that every audit answers; the main heading of a report."""
+MAIN_QUESTION = "Does attention explain these predictions?"
+"""Question that every audit answers. It is the main heading of a report."""
 
 
 def compute_findings(
@@ -141,8 +141,8 @@ def iterate_attention_findings(
 def compute_answer(findings: Sequence[Finding]) -> Answer:
     """Return the audit's main answer: whether attention explains the predictions.
 
-    The answer is "cannot say" if the model is not certainly better than always predicting the
-    majority class, because such predictions need no explanation. Accuracy has no other influence.
+    The answer is "cannot say" unless the model is certainly better than always predicting the
+    majority class. Otherwise, there is nothing to explain. Accuracy has no other influence.
 
     Args:
         findings: the audit's findings.
@@ -166,7 +166,7 @@ def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
     score = conclusion.score
     number = "" if score is None else f" ({score.name.lower()} {score.number})"
     answer = str(conclusion.answer).capitalize()
-    return f"{QUESTION} {answer}. {format_answer_reason(findings, words).rstrip('.')}{number}."
+    return f"{MAIN_QUESTION} {answer}. {format_answer_reason(findings, words).rstrip('.')}{number}."
 
 
 def describe_zero_ablation_limit(statistics: Sequence[Statistic]) -> str | None:
@@ -195,9 +195,9 @@ MAJORITY_DESCRIPTIONS = {
     "tags": "always predicting the most frequent tag",
     "choice": "always choosing the most frequent position",
 }
-"""Words for the baseline that always gives the most frequent answer, by prediction type.
+"""Maps a type of prediction to a description of always giving the most frequent answer.
 
-For all other types, the words are "always predicting the most frequent class".
+For all other types, the description is "always predicting the most frequent class".
 """
 
 ACCURACY_TEMPLATES = {
@@ -206,9 +206,10 @@ ACCURACY_TEMPLATES = {
     "span": "The model finds {share} of the starts and ends of the answers",
     "words": "The model's most likely word is the masked one for {share} of the masks",
 }
-"""Sentence about the accuracy of models with several predictions per text, by prediction type.
+"""Maps a type of prediction to the sentence about its accuracy.
 
-``{share}`` is the proportion of correct predictions, with its confidence interval.
+These types have several predictions per text. ``{share}`` is the proportion of correct predictions,
+with its confidence interval.
 """
 
 ALL_CORRECT_TEMPLATES = {
@@ -216,7 +217,7 @@ ALL_CORRECT_TEMPLATES = {
     "tags": "all of them in {share} of the texts",
     "span": "both in {share} of the texts (exact match)",
 }
-"""Continuation of the sentence about accuracy, by prediction type.
+"""Maps a type of prediction to the end of the sentence about its accuracy.
 
 ``{share}`` is the proportion of texts in which all predictions are correct.
 """
@@ -251,7 +252,9 @@ def make_open_accuracy_finding(
         reason: reason why accuracy cannot be graded, as a clause.
         details: further sentences for the report.
     """
-    sentence = f"{reason[0].upper()}{reason[1:]}.{f' {details}' if details else ''}"
+    sentence = f"{reason[0].upper()}{reason[1:]}."
+    if details:
+        sentence += f" {details}"
     finding = _make_accuracy_finding(Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
     return replace(finding, open_reason=reason)
 
@@ -267,7 +270,7 @@ def _make_accuracy_finding(
 
 
 NOT_MEASURED = Estimate(float("nan"), None, 0)
-"""Placeholder for the number of a finding that was measured on no text: NaN without interval."""
+"""Number of a finding that was measured on no text: NaN without a confidence interval."""
 
 
 def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
@@ -277,14 +280,14 @@ def compute_own_answer_finding(evidence: Evidence | None) -> Finding:
         evidence: statistics for all prompts; None if there are none.
 
     Returns:
-        A finding; its number is the proportion of prompts with a generated answer.
+        A finding. Its number is the proportion of prompts whose answer the model generates.
     """
     share = None if evidence is None else evidence.greedy_share
     rule = RULES["own"]
     if share is None:
         sentence = (
-            "This audit did not check whether the model itself generates the answers; that needs "
-            "the test sources."
+            "This audit did not check whether the model itself generates the answers. Only the "
+            "test 'sources' checks this."
         )
         return make_finding("own", rule, Answer.CANNOT_SAY, sentence, NOT_MEASURED, {})
     sentence = (
@@ -307,7 +310,8 @@ def compute_passage_finding(evidence: Evidence | None) -> Finding:
         evidence: statistics for all prompts; None if there are none.
 
     Returns:
-        A finding; its number is the answer's mean gain in log-probability with the passage, in nats.
+        A finding. Its number is the mean increase of the answer's log-probability with the passage,
+        in nats.
     """
     gain = NOT_MEASURED if evidence is None else evidence.estimate_mean("contextual_gain")
     rule = RULES["passage"]
@@ -364,7 +368,9 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
 
 
 def grade_class_quality(quality: Quality, words: Wording) -> Finding:
-    """Grade a classifier's accuracy by its difference from always predicting the majority class.
+    """Grade a classifier's accuracy.
+
+    The graded number is the difference from always predicting the majority class.
 
     Args:
         quality: accuracy, calibration and related numbers.
@@ -407,12 +413,21 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
 def _format_consequence(
     answer: Answer, number: Estimate, if_positive: str, if_not: str, min_texts: int = MIN_TEXTS
 ) -> str:
-    """Return a clause with the conclusion from a number, or the reason why it is not clearly above 0."""
+    """Return a clause with the conclusion from a number.
+
+    Args:
+        answer: whether the number is above 0.
+        number: the number.
+        if_positive: conclusion for the answer "yes".
+        if_not: conclusion for the answer "no".
+        min_texts: smallest number of texts that can give such an answer.
+    """
     if answer == Answer.CANNOT_SAY:
         if (number.n or 0) < min_texts:
             return f"but there are too few texts to decide ({min_texts} are needed)"
         return "which cannot be distinguished from 0"
-    return f"so {if_positive if answer == Answer.YES else if_not}"
+    conclusion = if_positive if answer == Answer.YES else if_not
+    return f"so {conclusion}"
 
 
 def _format_accuracy(quality: Quality, words: Wording) -> str:
@@ -434,7 +449,7 @@ def _format_accuracy(quality: Quality, words: Wording) -> str:
 
 
 WORSE_THAN_RANDOM = "worse than a random order of the {units}"
-"""Explanation of a faithfulness score whose confidence interval is below 0."""
+"""Explanation of a faithfulness score whose whole confidence interval is below 0."""
 
 OPEN_QUESTIONS = {
     "importance": "{units} with more attention matter more when left out",
@@ -448,7 +463,7 @@ OPEN_QUESTIONS = {
     "effect": "it matters which of the {units} has which weight",
     "uniqueness": "very different weights would change the output",
 }
-"""Completion of the sentence "cannot say whether ...", by question."""
+"""Maps each question to the end of the sentence "cannot say whether …"."""
 
 
 def describe_finding(
@@ -485,7 +500,8 @@ def get_min_texts(words: Wording) -> int:
     Args:
         words: wording for this prediction type.
     """
-    return (ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET).min_texts
+    question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
+    return question_set.min_texts
 
 
 def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
@@ -494,20 +510,21 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     if not has_user_thresholds:
         return finding
     answer = grade(finding.estimate, RULES[finding.rule], min_texts)
+    # An upper bound can show that a value is too low, but not that it is high enough.
     is_certain = answer == Answer.NO or not finding.is_upper_bound
     default_answer = answer if is_certain else Answer.CANNOT_SAY
     return replace(finding, answer=default_answer, partly=None, yes=None)
 
 
 TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
-"""Reason for an open answer if accuracy is above guessing, but its interval includes guessing.
+"""Reason for the answer "cannot say" if accuracy is above guessing, but not certainly.
 
-``{texts}`` becomes the word for the audited inputs, such as "prompts".
+``{texts}`` is replaced by the word for the audited inputs, such as "prompts".
 """
 
 
 def _is_close_to_guessing(gate: Finding | None) -> bool:
-    """Check whether accuracy is above guessing, but not yet certainly so.
+    """Check whether accuracy is above guessing, while its confidence interval includes guessing.
 
     Args:
         gate: finding that must be "yes" before there is a verdict; None if there is no such finding.
@@ -540,7 +557,9 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
 
 
 def format_sentence(clause: str) -> str:
-    """Return a clause with a capital letter and a full stop; an empty clause stays empty.
+    """Convert a clause to a sentence with a capital letter and a full stop.
+
+    An empty clause is returned unchanged.
 
     >>> format_sentence("it is so")
     'It is so.'
@@ -560,7 +579,7 @@ DISPLAY_CAUTIONS = {
     Answer.NO: "A heat map of it would mislead users about the predictions.",
     Answer.CANNOT_SAY: "An open answer does not mean that attention is wrong.",
 }
-"""Caution about displaying attention to users, by the audit's main answer."""
+"""Maps an answer to the caution that follows the advice on showing attention to users."""
 
 
 def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> list[str]:
@@ -583,12 +602,11 @@ def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
 
 
 def _list_answers(findings: Sequence[Finding]) -> str:
-    """Return a sentence that lists the deciding questions by answer."""
+    """Return a sentence that lists the questions with each answer, such as "Erasure: yes"."""
     clauses = []
     for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
-        names = [
-            f.name.lower() for f in findings if f.role in ("part", "effect") and f.answer == answer
-        ]
+        deciding_findings = [f for f in findings if f.role in ("part", "effect")]
+        names = [f.name.lower() for f in deciding_findings if f.answer == answer]
         if names:
             clauses.append(f"{_join_names(names)}: {answer}")
     return format_sentence("; ".join(clauses))
@@ -601,11 +619,16 @@ def _join_names(names: Sequence[str]) -> str:
     'erasure, removal and mass'
     """
     *first_names, last_name = names
-    return f"{', '.join(first_names)} and {last_name}" if first_names else last_name
+    if not first_names:
+        return last_name
+    return f"{', '.join(first_names)} and {last_name}"
 
 
 def _describe_precision(importance: Finding) -> list[str]:
-    """Return a sentence about the overlap of important and attended units; empty if unknown."""
+    """Return a sentence on how many important units are also among the most attended ones.
+
+    The list is empty if this was not measured.
+    """
     share = importance.yardsticks.get("precision")
     if share is None or importance.n < MIN_DISPLAYED_TEXTS:
         return []
@@ -619,9 +642,9 @@ def _describe_precision(importance: Finding) -> list[str]:
 
 
 MAX_SUGGESTED_TEXTS = 10_000
-"""Largest number of additional texts that a report suggests in order to settle an open answer.
+"""Maximum number of additional texts that a report suggests in order to settle an open answer.
 
-If more would be needed, the report states that the mean is too close to a threshold.
+If more texts are needed, the report states that the mean is too close to a threshold.
 """
 
 
@@ -630,8 +653,9 @@ def compute_texts_needed(
 ) -> float:
     """Estimate how many texts shrink a confidence interval until it just reaches a threshold.
 
-    Intervals narrow with √n, so this is n · (half-width / distance)². The half-width is measured on
-    the side of the threshold, and distance is from the mean to the threshold.
+    The width of an interval is proportional to 1 / √n. The result is therefore
+    n · (half-width / distance)². The distance is from the mean to the threshold, and the half-width
+    is measured on the same side of the mean.
 
     >>> compute_texts_needed(0.5, (0.3, 0.7), 100, 0.4)
     400.0
@@ -751,13 +775,13 @@ def warn_about_precision(n_texts: int, are_prompts: bool) -> str:
         return CLASS_WORDING.fill(warning)
     if n_texts < MIN_PROMPTS:
         return (
-            f"fewer than {MIN_PROMPTS} prompts cannot answer any question; the page and "
+            f"fewer than {MIN_PROMPTS} prompts cannot answer any question. The page and "
             "report.examples show what each answer depends on"
         )
     low, high = compute_share_interval(np.array(n_texts / 2), np.array(n_texts))
     return (
-        f"{n_texts} prompts measure a proportion to within ±{(high - low) / 2:.2f} or better; "
-        "a question whose value is closer to a threshold stays open (±0.10 takes about 100 prompts)"
+        f"{n_texts} prompts measure a proportion to within ±{(high - low) / 2:.2f} or better. "
+        "A question whose value is closer to a threshold stays open (±0.10 takes about 100 prompts)"
     )
 
 

@@ -114,7 +114,7 @@ def select_retraining_tests(selection: TestSelection | None) -> dict[str, Option
     deception = selected.get("deception")
     if isinstance(deception, Deception) and not deception.words:
         raise AttnProbeError(
-            "the test deception needs a list of words that the model should learn to hide; pass "
-            "them with --set deception.words=WORD,WORD"
+            "the test deception needs a list of words that the model should learn to hide. Pass "
+            "it with --set deception.words=WORD,WORD."
         )
     return selected

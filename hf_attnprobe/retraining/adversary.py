@@ -42,8 +42,8 @@ from hf_attnprobe.core.readings import make_share_reading
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import get_label_names
 from hf_attnprobe.faithfulness.adversarial import (
+    CURVE_EPSILONS,
     EPSILONS,
-    FRONTIER_EPSILONS,
     adversarial,
 )
 from hf_attnprobe.faithfulness.options import Adversarial
@@ -93,8 +93,8 @@ if TYPE_CHECKING:
 
 
 JSD_TOLERANCE = 1e-6
-"""Amount, in nats, by which a Jensen-Shannon divergence (JSD) may exceed its largest possible value
-because of rounding errors."""
+"""Largest rounding error, in nats, of a Jensen-Shannon divergence (JSD). An error is raised if a
+JSD exceeds its maximum by more than this."""
 
 
 def compare_with_base_and_bound(
@@ -235,8 +235,8 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
     if exceeds_bound.any():
         row = int(exceeds_bound.int().argmax())
         raise AttnProbeError(
-            f"text {outputs.example_ids[row]} has a JSD of {divergence[row]:.4f}, but its largest "
-            f"possible value is {bound[row]:.4f}; check that both models use the same tokenizer"
+            f"text {outputs.example_ids[row]} has a JSD of {divergence[row]:.4f}, but at most "
+            f"{bound[row]:.4f} is possible. Check that both models use the same tokenizer."
         )
     return torch.where(bound > 0, divergence / bound, torch.nan)
 
@@ -244,9 +244,9 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
 def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
     """Measure how different the base model's attention could be, without any training.
 
-    For each limit ε on the output change, the largest possible JSD between other attention weights
-    and the base model's is measured. The search by Jain & Wallace approximates it. The exact
-    frontier is the largest JSD itself, which can only be computed for two classes.
+    The output may change by at most ε. For each ε, two numbers are measured: the JSD from the base
+    model's attention that the search by Jain & Wallace finds, and the largest possible JSD (the
+    exact frontier). The exact frontier can only be computed for two classes.
 
     Args:
         setup: Inputs that all tests share.
@@ -261,27 +261,29 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
 
 
 def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
-    """Measure, for each ε, the largest JSD from the base model's attention without training.
+    """Measure how far a batch's attention can change if the output changes by at most ε.
 
     Args:
         observation: The base model's outputs and attention for a batch.
         seed: Seed for the search.
 
     Returns:
-        JSD of the search and, for two classes, of the exact frontier, and the output change of the
-        search, [batch]. Names have the form ``search_jsd@ε``.
+        These values for each ε, [batch]:
+
+        - ``search_jsd@ε``: JSD between the base model's attention and the attention that the search
+          finds.
+        - ``search_tvd@ε``: output change with the attention that the search finds.
+        - ``frontier_jsd@ε``: largest possible JSD, only for two classes.
     """
     model, site, statistics = observation.model, Site(), {}
     if observation.probs.shape[-1] == 2:
-        exact = adversarial(
-            observation, site, Adversarial(method="exact", epsilons=FRONTIER_EPSILONS)
-        )
+        exact = adversarial(observation, site, Adversarial(method="exact", epsilons=CURVE_EPSILONS))
         for epsilon, values in exact.epsilon_max_jsd.items():
             statistics[f"frontier_jsd@{epsilon}"] = values
     options = Adversarial(method="search", epsilons=EPSILONS)
     search = adversarial(observation, site, options, seed=seed)
     for epsilon, values in search.epsilon_max_jsd.items():
-        # [copies, batch, heads, queries, keys], with one copy and one head.
+        # The shape is [copies, batch, heads, queries, keys], with one copy and one head.
         edit = search.attention[epsilon][None, :, None]
         probs = model.replay(observation, {0: edit})[0]
         statistics[f"search_jsd@{epsilon}"] = values
@@ -292,15 +294,18 @@ def _measure_batch(observation: Observation, seed: int) -> dict[str, Tensor]:
 # --- Training of an adversary (Wiegreffe & Pinter 2019, Section 4) --------------------------------
 
 TARGET_COLUMNS = ("base_probs", "base_attention")
-"""Names of the columns that are added to an adversary's training texts. They contain the base
-model's output probabilities and attention weights."""
-LOWEST_OBJECTIVE_ARGUMENTS = {
+"""Columns with the base model's output probabilities and attention weights, which are added to an
+adversary's training texts."""
+ADVERSARY_TRAINER_ARGUMENTS = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
     "remove_unused_columns": False,
 }
-"""Arguments for the Trainer of Transformers. The epoch with the lowest objective is kept, and no
-data columns are removed."""
+"""Arguments for the Trainer of Transformers, when it trains an adversary.
+
+The epoch with the lowest loss is kept. Without ``remove_unused_columns``, the Trainer would remove
+the columns in :data:`TARGET_COLUMNS`.
+"""
 
 
 class AdversaryTrainer(PlainTrainer):
@@ -422,7 +427,7 @@ def train_adversary(
             resolve_procedure(resolved, model.config),
             seed=resolved.seed,
             progress=progress(folder),
-            settings=LOWEST_OBJECTIVE_ARGUMENTS,
+            settings=ADVERSARY_TRAINER_ARGUMENTS,
             make_columns=partial(_make_target_columns, base),
             trainer_class=partial(AdversaryTrainer, objective=objective),
         )

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 Splits = Mapping[str, "datasets.Dataset"]
 """Train, validation and test texts with labels, by the names in :data:`SPLIT_NAMES`."""
 SPLIT_NAMES = ("train", "validation", "test")
-"""Names of the data set splits that every retraining needs."""
+"""Names of the data set splits that a retraining needs."""
 SHARED_SETTINGS = (
     "seed",
     "procedure",
@@ -199,8 +199,8 @@ def load_further_trainable_model(
     if isinstance(loaded, AttentionClassifierForSequenceClassification):
         if not has_trained_attention(loaded.config):
             raise AttnProbeError(
-                "the test deception needs a model with one level of trained attention, but "
-                f"{name} has none; choose another --model"
+                "the test deception needs a model with one level of trained attention, which "
+                f"{name} does not have. Choose another --model."
             )
         return build_base_model(name, loaded, tokenizer, record, **settings)
     # Other attention implementations do not return their weights.
@@ -259,20 +259,20 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
     """
     if not isinstance(model, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
-            f"only an attention classifier can be trained again from scratch, but {name} is a "
-            f"{model.config.model_type}; train a classifier with attnprobe train --encoder"
+            f"{name} is a {model.config.model_type} model, but retrain needs an attention "
+            "classifier. Train one with attnprobe train --encoder."
         )
     config = model.config
     if reads_pairs(config):
         raise AttnProbeError(
-            f"retrain does not support models that read text pairs, but {name} has a query "
-            "encoder; choose a --model that reads single texts"
+            f"{name} reads text pairs, which retrain does not support. Choose a --model that reads "
+            "single texts."
         )
     if not has_trained_attention(config):
         attention = "two levels of" if config.hierarchical else config.attention
         raise AttnProbeError(
-            f"retrain needs a base model with one level of trained attention, but {name} has "
-            f"{attention} attention; choose another --model"
+            f"{name} has {attention} attention, but retrain needs a model with one level of "
+            "trained attention. Choose another --model."
         )
 
 
@@ -288,8 +288,8 @@ def check_splits(splits: Splits) -> None:
     missing_splits = [name for name in SPLIT_NAMES if name not in splits]
     if missing_splits:
         raise AttnProbeError(
-            "a retraining needs train, validation and test texts with labels, but the split "
-            f"{missing_splits[0]} is missing; add it to the data set"
+            f"the data set has no labelled {missing_splits[0]} texts, but retrain needs train, "
+            f"validation and test texts. Add a {missing_splits[0]} split."
         )
 
 
@@ -308,9 +308,8 @@ def check_same_classes(base: BaseModel, splits: Splits) -> None:
     has_names = hasattr(splits["train"].features["label"], "names")
     if len(names) != len(base.class_names) or (has_names and names != base.class_names):
         raise AttnProbeError(
-            f"expected the data that {base.name} was trained on, with the classes "
-            f"{', '.join(base.class_names)}, got the classes {', '.join(names)}; choose another "
-            "--dataset"
+            f"the data have the classes {', '.join(names)}, but {base.name} was trained with the "
+            f"classes {', '.join(base.class_names)}. Choose another --dataset."
         )
 
 
@@ -592,7 +591,8 @@ class VariantResults:
             measurements: ``probs`` [texts, classes] and further statistics [texts], by name.
             key: Suffix for the statistic names, such as the seed, if any.
         """
-        probs = self.probs[name] = measurements["probs"]
+        probs = measurements["probs"]
+        self.probs[name] = probs
         correct = (probs.argmax(-1) == self.labels).double()
         suffix = "" if key is None else f"@{key}"
         for quantity, values in {**measurements, "correct": correct}.items():

@@ -175,10 +175,9 @@ NO_REGULARISATION = {
     "mlm_weight": 0.0,
     "conicity_weight": 0.0,
 }
-"""Values of the configuration fields that disable every regularisation of an attention
-classifier."""
+"""Configuration fields with the values that disable all regularisation."""
 CONTEXT_FREE_SETTINGS = {"encoder": "mlp", "attention_size": None, **NO_REGULARISATION}
-"""Values of the configuration fields for a context-free model, an MLP that reads each token by
+"""Configuration fields of a model without context. Its encoder is an MLP, which reads each token by
 itself."""
 
 

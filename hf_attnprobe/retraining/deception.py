@@ -63,7 +63,7 @@ from hf_attnprobe.retraining.base_model import (
     get_shared_settings,
 )
 from hf_attnprobe.retraining.options import Deception
-from hf_attnprobe.retraining.verdict import DECEIVED
+from hf_attnprobe.retraining.verdict import DECEIVED_MODEL
 from hf_attnprobe.training.classifier import make_paper_trainer, resolve_procedure
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.procedures import make_paper_loss
@@ -80,22 +80,23 @@ if TYPE_CHECKING:
     import datasets
 
 LAST_EPOCH_ARGUMENTS = {"save_strategy": "no", "load_best_model_at_end": False}
-"""Arguments for the Trainer of Transformers. The weights after the last epoch are kept.
+"""Arguments for the Trainer of Transformers that keep the weights after the last epoch.
 
-Validation scores cannot choose the best epoch because they do not include the penalty on attention.
+The epoch with the best validation score would be wrong, because this score ignores the penalty on
+attention.
 """
-N_CONTROL_DRAWS = 5
-"""Number of times that random other words are deleted from each text. The mean output change over
-these deletions is the control for the deletion of the impermissible words."""
+N_CONTROL_DELETIONS = 5
+"""Number of control deletions for each text. Each deletes random other words instead of the
+impermissible words."""
 
 
 def add_differences(results: VariantResults, options: Deception) -> None:
-    """Add the hidden attention mass, and the use of the words before and after the training.
+    """Add statistics about the attention to the impermissible words, and about the use of them.
 
-    The hidden mass is half of the attention to the words before the training, minus the attention
-    after the training. It is positive if more than half of the attention is gone. The use of the
-    words is the output change if they are deleted, minus the change if as many other words are
-    deleted (the control).
+    - ``hidden_mass``: half of the attention to the words before the training, minus the attention
+      to them after the training. It is positive if more than half of the attention is gone.
+    - ``before_use`` and ``after_use``: output change if the words are deleted, minus the output
+      change if as many other words are deleted (the control).
 
     Args:
         results: Measurements of both models, to which the statistics are added.
@@ -107,7 +108,8 @@ def add_differences(results: VariantResults, options: Deception) -> None:
     del statistics["after_word_share"]
     statistics["hidden_mass"] = statistics["before_mass"] / 2 - statistics["after_mass"]
     for time in ("before", "after"):
-        change, control = statistics[f"{time}_word_tvd"], statistics[f"{time}_control_tvd"]
+        change = statistics[f"{time}_word_tvd"]
+        control = statistics[f"{time}_control_tvd"]
         statistics[f"{time}_use"] = change - control
 
 
@@ -129,22 +131,22 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     train = setup.splits["train"]
     if convert_class_labels(base.class_names, train) != read_column(train, "label"):
         raise AttnProbeError(
-            f"the data number their classes differently from {base.name}; choose the data that the "
-            "model was trained on"
+            f"the data and {base.name} have the same classes in a different order. Choose the data "
+            "that the model was trained on."
         )
     texts, second_texts = read_column(train, "text"), get_second_texts(train)
     token_rows = base.tokenizer(texts, second_texts, truncation=True)["input_ids"]
     if not any(word_ids.intersection(tokens) for tokens in token_rows):
         raise AttnProbeError(
-            f"none of the words {', '.join(options.words or ())} occurs in the training texts; "
-            "choose other words with deception.words"
+            f"none of the words {', '.join(options.words or ())} occurs in the training texts. "
+            "Choose other words with deception.words."
         )
     with torch.no_grad():
         outputs = base.model(torch.tensor(token_rows[:1]), output_attentions=True)
     if not getattr(outputs, "attentions", None):
         raise AttnProbeError(
-            "the test deception needs a model that returns its attention, but "
-            f"{type(base.model).__name__} does not; choose another --model"
+            f"{type(base.model).__name__} does not return its attention, which the test deception "
+            "needs. Choose another --model."
         )
 
 
@@ -215,11 +217,11 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
         data_name=setup.data_name,
     )
     yield Variant("base", "before", setup.base.model, measure)
-    yield Variant(DECEIVED, "after", train, measure)
+    yield Variant(DECEIVED_MODEL, "after", train, measure)
 
 
 def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> Tensor:
-    """Return the token ids that the words have at the start of a text and inside it.
+    """Return the token ids of words, at the start of a text and inside a text.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -240,8 +242,8 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
         if not single_ids:
             pieces = ", ".join(tokenizer.convert_ids_to_tokens(at_start)) or "no token"
             raise AttnProbeError(
-                f"every word of deception.words must be a single token of the vocabulary, but "
-                f"{word!r} is {pieces}; choose other words"
+                "every word of deception.words must be a single token of the vocabulary, but "
+                f"{word!r} is {pieces}. Choose other words."
             )
         word_ids |= single_ids
     return torch.tensor(sorted(word_ids))
@@ -307,10 +309,10 @@ def select_readout_rows(
     attentions: Sequence[Tensor],
     attention_mask: Tensor,
 ) -> Tensor:
-    """Return the attention rows that determine the prediction, such as that of [CLS].
+    """Return the attention weights of the token whose state is classified, such as [CLS].
 
-    If the prediction depends on several rows, for example through mean pooling, their weighted mean
-    is returned.
+    If the prediction depends on the states of several tokens, for example through mean pooling,
+    the weighted mean of their attention weights is returned.
 
     Args:
         config: Model configuration.
@@ -323,6 +325,7 @@ def select_readout_rows(
     if is_attention_classifier(config):
         return attentions[-1][:, :, 0]
     is_visible = attentions[0].detach().gt(0).any(1)
+    # How much the prediction depends on the state of each token, [batch, queries].
     row_weights = compute_row_weights(
         choose_readout(config, None), "layer", is_visible, attention_mask.bool()
     ).to(attentions[0].dtype)
@@ -335,11 +338,12 @@ def compute_deception_penalty(
 ) -> Tensor:
     """Return the penalty −log(1 − αᵀm) on attention to impermissible words, [batch].
 
-    αᵀm is the sum of the attention weights on these words. 1 − αᵀm is computed as the attention to
-    all other tokens, clamped at 1e-10, divided by the total attention. The penalty is therefore
-    finite, has a gradient even if αᵀm rounds to 1, and stays correct if dropout is applied to the
-    weights. A text without any of the words has the penalty 0.
-    Source: Pruthi et al. 2020, released code.
+    αᵀm is the sum of the attention weights on these words. A text without any of the words has the
+    penalty 0. The formula is from the released code of Pruthi et al. 2020.
+
+    1 − αᵀm is computed as the attention to all other tokens, divided by the total attention. This
+    is also correct if dropout has changed the weights. Both sums are at least 1e-10, so that the
+    penalty and its gradient are finite.
 
     Args:
         attention: Attention weights α, [batch, heads, keys].
@@ -348,6 +352,7 @@ def compute_deception_penalty(
     """
     is_other = ~is_word[:, None]
     other_mass = (attention * is_other).sum(-1).clamp_min(1e-10)
+    # The product copies the weights, so that both sums are computed in the same order.
     total_mass = (attention * torch.ones_like(is_other)).sum(-1).clamp_min(1e-10)
     penalties = (total_mass.log() - other_mass.log()) * is_word.any(-1, keepdim=True)
     if over_heads == "max":
@@ -508,7 +513,9 @@ def measure_use_of_words(
         return tvd(probs, predict(model, base.tokenizer, examples, edit=edit))
 
     delete_others = partial(delete_other_words, words=words, seed=seed)
-    draws = [measure_change(partial(delete_others, draw=draw)) for draw in range(N_CONTROL_DRAWS)]
+    draws = [
+        measure_change(partial(delete_others, draw=draw)) for draw in range(N_CONTROL_DELETIONS)
+    ]
     word_share = masses["word_share"]
     without_words = word_share == 0
     without_control = without_words | (word_share > 0.5)
@@ -532,8 +539,11 @@ def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> 
         layers: "last" to measure the heads in the last layer only, otherwise all heads.
 
     Returns:
-        ``probs`` [batch, classes], the share of impermissible words in each text, and the attention
-        mass on them, as mean over the heads and for the head with the most, [batch].
+        ``probs`` [batch, classes], and these values [batch]:
+
+        - ``word_share``: impermissible words divided by all words.
+        - ``mean_mass``: attention to the impermissible words, mean over the heads.
+        - ``largest_mass``: the same for the head that attends to them most.
     """
     batch, sites = observation.batch, observation.model.sites()
     is_content = batch.content_mask
@@ -564,8 +574,8 @@ def delete_words(text: Text, words: Collection[int]) -> list[int]:
 def delete_other_words(text: Text, words: Collection[int], *, seed: int, draw: int) -> list[int]:
     """Delete random other words from a text, as many as :func:`delete_words` deletes.
 
-    This is the control for the deletion of the impermissible words. Special tokens are never deleted. If the text has
-    too few other words, nothing is deleted.
+    This is the control for the deletion of the impermissible words. Special tokens are never
+    deleted. If the text has too few other words, nothing is deleted.
 
     Args:
         text: The text, which is not modified.

@@ -12,16 +12,16 @@ from hf_attnprobe.training.options import ProcedureName
 
 
 DEFAULT_LAMBDAS = (0.00025, 0.0005, 0.001, 0.002, 0.004)
-"""Default weights λ for the attention divergence in an adversary's loss.
+"""Default weights λ of the attention divergence in the loss of adversaries.
 
-They are chosen around the published value. The paper's code halves the TVD, so its λ is half as
-large as ours: its best value for SST, 5.25e-4, corresponds to 0.00105 here.
+They surround the best published value for SST: 5.25e-4, or 0.00105 on the scale used here. The
+paper's λ is half as large because its code halves the TVD.
 """
 GUIDE_LAMBDA = 0.002
-"""Weight λ of the attention divergence in the loss of the adversary that guides the diagnostic MLP
-in Wiegreffe & Pinter 2019.
+"""Weight λ of the attention divergence in the loss of the adversary that guides the test
+``diagnostic_mlp``.
 
-The paper's code halves the TVD, so its value is 0.001.
+The value is twice the λ of Wiegreffe & Pinter 2019, 0.001, because their code halves the TVD.
 """
 
 
@@ -88,7 +88,8 @@ class Adversary(Options):
     def guide_folder(self) -> str:
         """Folder of the adversary that guides the diagnostic MLP.
 
-        Its λ is the closest to :data:`GUIDE_LAMBDA`, times the factor on the TVD in the loss.
+        Among all adversaries, its λ is closest to :data:`GUIDE_LAMBDA`. If the TVD in the loss is
+        halved, the target is halved too.
         """
         target = GUIDE_LAMBDA * self.tvd_factor
         closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))
@@ -138,8 +139,8 @@ OPTIONS_BY_TEST: dict[str, type[Options]] = {
 ``diagnostic_mlp`` comes after ``adversary`` because it uses a trained adversary.
 """
 DEFAULT_RETRAINING_TESTS = ("uniform", "seeds", "adversary", "diagnostic_mlp")
-"""Names of the retraining tests that run by default. ``deception`` is not included because it needs
-a list of words."""
+"""Names of the retraining tests that run by default. The test ``deception`` is missing because it
+needs a list of words."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from hf_attnprobe.retraining import get_retraining_readings, get_retraining_test
 from hf_attnprobe.retraining.verdict import (
     ADVERSARY_SERIES,
     CEILING_SERIES,
-    DECEIVED,
+    DECEIVED_MODEL,
     FRONTIER_NOTE,
     FRONTIER_SERIES,
     SEED_SERIES,
@@ -62,8 +62,8 @@ from hf_attnprobe.storage.rows import read_rows
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FOLDER_KIND = "retraining"
-"""Stem of the file name that marks a folder as the output of a retraining."""
+RETRAINING_FILE = "retraining.json"
+"""Name of the file that marks a folder as the output of a retraining."""
 
 
 class RetrainingReport(DocumentedResult, RetrainingResult):
@@ -139,9 +139,12 @@ def parse_retraining(data: Mapping) -> RetrainingReport:
         get_sentence(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
         scored_pairs = {(score.model, score.metric) for score in scores}
-        models, metrics = map(set, zip(*scored_pairs, strict=True))
-        if len(scored_pairs) < len(models) * len(metrics):
-            raise LookupError(f"{test}: expected a score for every model and metric")
+        models = {score.model for score in scores}
+        metrics = {score.metric for score in scores}
+        if not scores or len(scored_pairs) < len(models) * len(metrics):
+            raise LookupError(
+                f"scores of the test {test} are missing: expected one for every model and metric"
+            )
     return report
 
 
@@ -236,9 +239,10 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 def _describe_base_quality(report: RetrainingResult) -> str:
     """Describe the base model's F1, and the F1 if the same class is predicted for every text."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
-    base = next(filter(None, base_scores), None)
-    if base is None:
+    available_scores = [score for score in base_scores if score is not None]
+    if not available_scores:
         return ""
+    base = available_scores[0]
     averaging = report.provenance.get("f1")
     description = f"The base model has F1 {base.value:.3f}"
     if averaging:
@@ -264,9 +268,10 @@ INTRODUCTION = (
 """Introduction to a retraining report, if it contains tests that train models from scratch."""
 DECEPTION_INTRODUCTION = (
     "The base model was trained further with a penalty on its attention to some words, which are "
-    "called impermissible. If the trained model still uses these words and classifies as well, but "
-    "does not attend to them, then its attention hides this use. A model uses a word if deleting "
-    "it changes the output more than deleting other words does (total variation distance, 0 to 1)."
+    "called impermissible. Its attention hides these words if three conditions are met: the model "
+    "no longer attends to them, it still uses them, and it classifies as well as before. A model "
+    "uses a word if deleting it changes the output more than deleting other words does. The change "
+    "is measured as total variation distance, from 0 to 1."
 )
 """Introduction to a retraining report, if it contains the test ``deception``."""
 MEASURES_NOTE = (
@@ -275,9 +280,9 @@ MEASURES_NOTE = (
     "variation distance (TVD), from 0 to 1. F1 is the score of a model on the test texts, from 0 "
     "to 1."
 )
-"""Definitions of the measures in a retraining report's answers: JSD, TVD and F1."""
+"""Note in a retraining report that defines the measures JSD, TVD and F1."""
 HIDING_QUESTION = "Can the model's attention hide the words that the model uses?"
-"""Question in a retraining report that the test ``deception`` answers."""
+"""Question about the test ``deception`` in a retraining report."""
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
@@ -322,33 +327,32 @@ def make_answer_block(question: str, finding: Finding) -> AnswerBlock:
 
 # --- Limits --------------------------------------------------------------------------------------
 
-ONE_TRAINING_LIMIT = (
+ONE_TRAINING_LIMITATION = (
     "Intervals in the tables are over the test texts, for one training each. Another seed may "
     "change a score by more than the interval. The interval of an answer covers another seed only "
     "if the answer states this."
 )
-"""Limitation in every retraining report: the intervals in its tables do not cover other seeds."""
-ADVERSARY_LIMIT = (
+"""Limitation in every retraining report: the tables do not show the effect of another seed."""
+ADVERSARY_LIMITATION = (
     "If no adversary was found, one may still exist: another λ or a longer training might find it."
 )
 """Limitation in a retraining report that contains the test ``adversary``."""
-DECEPTION_LIMIT = (
-    'A "yes" for hiding shows that attention can be trained to hide the use of words, not that '
-    'other models do so. A "no" does not show that it is impossible: another weight of the penalty '
-    "might succeed."
+DECEPTION_LIMITATION = (
+    'A "yes" for hiding shows that attention can be trained to hide the use of words. It does not '
+    'show that other models hide this use. A "no" does not show that hiding is impossible, because '
+    "another weight of the penalty might succeed."
 )
 """Limitation in a retraining report that contains the test ``deception``."""
 REASON_NOTE = (
     "A retraining alone does not answer this question. It shows whether attention is needed, "
     "whether other attention can be trained, and whether the weights are useful to a simpler model."
 )
-"""Answer in a retraining report to the question whether attention may be shown to users as the
-reason for a prediction."""
+"""Answer to the question whether attention may be shown to users as the reason for a prediction."""
 AUDIT_NOTE = (
     "An audit tests whether the output of this particular model depends on its attention, on these "
     "texts:"
 )
-"""Text in a retraining report that introduces the command for an audit of the base model."""
+"""Introduction to the command for an audit, in a retraining report."""
 
 
 def _list_limits(report: RetrainingResult) -> list[InlineText]:
@@ -359,7 +363,7 @@ def _list_limits(report: RetrainingResult) -> list[InlineText]:
         for name, test in get_retraining_tests().items()
         if name not in tests
     ]
-    limits: list[InlineText] = [ONE_TRAINING_LIMIT]
+    limits: list[InlineText] = [ONE_TRAINING_LIMITATION]
     n_seeds = len({s.model for s in report.scores.get("seeds", ())})
     if n_seeds > 1:
         limits.append(
@@ -372,9 +376,9 @@ def _list_limits(report: RetrainingResult) -> list[InlineText]:
             "is unknown."
         )
     if any(f.rule.startswith("elsewhere") for f in report.verdict.findings()):
-        limits.append(ADVERSARY_LIMIT)
+        limits.append(ADVERSARY_LIMITATION)
     if "deception" in report.scores:
-        limits.append(DECEPTION_LIMIT)
+        limits.append(DECEPTION_LIMITATION)
     if skipped_tests:
         limits.append(f"Not tested: {'; '.join(skipped_tests)}.")
     return limits + report.provenance.get("notes", [])
@@ -389,30 +393,34 @@ TABLE_CAPTIONS = {
     "diagnostic_mlp": "Are the weights useful to a model without context?",
     "deception": "Is accuracy kept when attention to words is penalised?",
 }
-"""Captions of the score tables in a retraining report, by test name."""
+"""Maps retraining tests to the captions of their score tables."""
 METRIC_NAMES = {"f1": "F1", "roc_auc": "area under the ROC curve"}
-"""Display names of metrics in score tables. A metric without an entry is displayed under its own
-name."""
+"""Maps metrics to their names in score tables. All other metrics are shown under their own
+names."""
 LOSS_NOTE = (
-    "The loss is the score of the reference model, named in the column head, minus the score of "
-    "the model in the row, on the same texts. Above 0 the model is worse, below 0 it is better. If "
-    "the interval contains 0, the two cannot be distinguished."
+    "The loss is the score of the reference model minus the score of the model in the row, on the "
+    "same texts. The column head names the reference model. If the loss is positive, the model is "
+    "worse than the reference model. If the interval contains 0, the two models cannot be "
+    "distinguished."
 )
-"""Explanation of the loss columns in a retraining report's score tables."""
-JOINED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
-"""Names of the chart series whose points are connected by a line: the trained adversaries and the
-exact frontier."""
-BINS_NOTE = (
-    "The JSD is at most .69; the medians have no intervals (Wiegreffe & Pinter 2019, Figure 4). An "
-    "adversary with a smaller JSD changes attention no more than another seed does."
+"""Explanation of the loss columns in the score tables of a retraining report."""
+CONNECTED_SERIES = (ADVERSARY_SERIES, FRONTIER_SERIES)
+"""Chart series whose points are connected by a line."""
+SEED_TABLE_NOTE = (
+    "The table follows Figure 4 in Wiegreffe & Pinter 2019. The JSD is at most .69, and the "
+    "medians have no intervals. An adversary with a smaller JSD changes attention no more than "
+    "another seed does."
 )
-"""Explanation below the table that displays how much attention changes with another seed."""
-CLAMP_NOTE = "In the loss, the logarithm of the base model's weights is clamped at ln 1e-10."
-"""Note below the chart of adversaries: how their loss avoids the logarithm of 0."""
+"""Note below the table that shows how much attention changes with another seed."""
+CLAMP_NOTE = (
+    "The loss of the adversaries contains the logarithm of the base model's attention weights. It "
+    "is clamped at ln 1e-10, so that it is finite for weights of 0."
+)
+"""Note below the chart of adversaries, about the clamped logarithm in their loss."""
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield score tables for each test: the first metric, and all other metrics collapsed."""
+    """Yield a score table for each test. The table of the second and later metrics is collapsed."""
     for test, scores in report.scores.items():
         first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
@@ -500,7 +508,8 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
         last = labels[-1].split()[-1]
         key_range = f" ({labels[0]} to {last})"
     undefined = math.nan, math.nan
-    low, high = zip(*(p.tvd.ci95 or undefined for p in series_points), strict=True)
+    intervals = [p.tvd.ci95 or undefined for p in series_points]
+    low, high = zip(*intervals, strict=True)
     return Series(
         name + key_range,
         tuple(p.jsd.value for p in series_points),
@@ -508,12 +517,12 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
         low,
         high,
         tuple(p.jsd.n for p in series_points if p.jsd.n),
-        is_connected=name in JOINED_SERIES and len(series_points) > 1,
+        is_connected=name in CONNECTED_SERIES and len(series_points) > 1,
     )
 
 
 def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
-    """Yield sentences about the farthest point in each series and the output change there."""
+    """Yield sentences about the largest attention distance in each series of the chart."""
     parts = []
     for name in dict.fromkeys(p.series for p in visible_points):
         series_points = [p for p in visible_points if p.series == name]
@@ -538,15 +547,15 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
 
 
 def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
-    """Return a table of attention changes with another seed, or nothing without other seeds."""
+    """Return a table of attention changes with another seed, or nothing if there are no seeds."""
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
-    return [Table(head, bins), BINS_NOTE]
+    return [Table(head, bins), SEED_TABLE_NOTE]
 
 
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield one folded table per test: all its statistics, each explained by a sentence."""
+    """Yield one collapsed block per test, with a table of its statistics and their explanations."""
     readings = get_retraining_readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         test_statistics = [s for s in report.statistics if s.test == test]
@@ -574,7 +583,7 @@ STATISTIC_COLUMNS = {
     "n": "n",
     "undefined": "undefined",
 }
-"""Columns in a table of statistics: the fields that they display, by column head."""
+"""Maps column titles in a table of statistics to the fields that the columns show."""
 
 
 # --- The test deception --------------------------------------------------------------------------
@@ -586,16 +595,19 @@ DECEPTION_ROWS = (
     ("output change when as many other words are deleted", "control_tvd"),
     ("difference of the two, paired by text", "use"),
 )
-"""Rows in the table of measurements before and after a training with a penalty on attention: the
-displayed name, and the statistic's name without its prefix ``before_`` or ``after_``."""
+"""Rows of the table about the test ``deception``: row title, and name of the statistic.
+
+Each row shows a statistic before and after the training, such as ``before_mass`` and
+``after_mass``.
+"""
 DECEPTION_QUESTIONS = (
     "Did the model use the words before?",
     "Does it use them after the training?",
     "Has attention to them gone?",
     "Is accuracy lost?",
 )
-"""Questions about the test ``deception``, in the order in which
-:func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts` returns the answers."""
+"""Questions about the test ``deception``, in the order of the answers from
+:func:`~hf_attnprobe.retraining.verdict.grade_hiding_parts`."""
 
 
 def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
@@ -607,7 +619,7 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
         [
             METRIC_NAMES.get(metric, metric),
             find_score(scores, "base", metric),
-            find_score(scores, DECEIVED, metric),
+            find_score(scores, DECEIVED_MODEL, metric),
         ]
         for metric in dict.fromkeys(score.metric for score in scores)
     ]
@@ -663,11 +675,11 @@ def _describe_penalty(report: RetrainingResult) -> str:
 # --- Provenance ----------------------------------------------------------------------------------
 
 RAW_DATA_NOTE = (
-    "The folder rows/ of the output folder holds one value per test, statistic and text (Parquet), "
-    "and summary.json holds their summary. The following command writes the means with their "
-    "intervals as a table, for this folder:"
+    "The folder rows/ contains one value per test, statistic and text (Parquet). The file "
+    "summary.json contains their means with intervals. To export the means as a table, replace "
+    "FOLDER with the output folder in this command:"
 )
-"""Text in a retraining report that introduces the command for an export of the numbers."""
+"""Introduction to the command that exports the numbers, in a retraining report."""
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:

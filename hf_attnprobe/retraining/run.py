@@ -52,7 +52,7 @@ from hf_attnprobe.retraining.options import (
     RetrainOptions,
     TransferOptions,
 )
-from hf_attnprobe.retraining.report import FOLDER_KIND, RetrainingReport
+from hf_attnprobe.retraining.report import RETRAINING_FILE, RetrainingReport
 from hf_attnprobe.retraining.verdict import (
     TrainedModel,
     compute_seed_bins,
@@ -70,7 +70,7 @@ from hf_attnprobe.storage.rows import (
 )
 
 
-BASE_SETTING_OPTIONS = (
+TRAINING_SETTING_OPTIONS = (
     "procedure",
     "epochs",
     "batch_size",
@@ -78,13 +78,12 @@ BASE_SETTING_OPTIONS = (
     "weight_decay",
     "word_vectors",
 )
-"""Options of the command ``retrain`` that replace the training settings in the base model's
-record."""
+"""Options of the command ``retrain`` that replace the base model's training settings."""
 SHARED_ADVERSARY_OPTIONS = ("tvd_scale", "epochs", "patience")
-"""Names of the options of the test ``adversary`` that must be equal for all adversaries in an
-output folder."""
+"""Options of the test ``adversary`` that must be the same for all adversaries in an output
+folder."""
 PENALTY_OPTIONS = ("words", "weight", "over_heads", "layers")
-"""Names of the options of the test ``deception`` that a report displays."""
+"""Options of the test ``deception`` that the report shows next to its results."""
 
 
 @public_function
@@ -136,7 +135,7 @@ def retrain(
     test_options = select_retraining_tests(tests)
     require_single_process("retrain")
     registered_tests = get_retraining_tests()
-    settings = {name: getattr(options, name) for name in BASE_SETTING_OPTIONS}
+    settings = {name: getattr(options, name) for name in TRAINING_SETTING_OPTIONS}
     if any(registered_tests[name].trains_from_scratch for name in test_options):
         base = load_base_model(model, **settings)
     else:
@@ -145,12 +144,12 @@ def retrain(
     data = make_data(dataset)
     setup = build_setup(base, data, output_dir, options.seed, test_options)
     identity = build_retraining_identity(base, setup.splits, options.seed)
-    mark = setup.folder / f"{FOLDER_KIND}.json"
+    mark = setup.folder / RETRAINING_FILE
     if "adversary" in test_options or not mark.exists():
         adversary_options = asdict(test_options.get("adversary", Adversary()))
         identity["adversary"] = {name: adversary_options[name] for name in SHARED_ADVERSARY_OPTIONS}
     with (
-        reserve_folder(setup.folder, f"{FOLDER_KIND}.json", identity=identity),
+        reserve_folder(setup.folder, RETRAINING_FILE, identity=identity),
         limit_threads(base.model),
     ):
         # Once the folder contains rows, it is reserved for this retraining after an interruption.
@@ -200,16 +199,16 @@ def _check_further_training_options(options: RetrainOptions) -> None:
         AttnProbeError: If such an option is set.
     """
     advice = {
-        "epochs": "use --set deception.epochs=N",
-        "batch_size": "use --set deception.batch_size=N",
-        "procedure": "leave it out",
-        "word_vectors": "leave it out",
+        "epochs": "Use --set deception.epochs=N",
+        "batch_size": "Use --set deception.batch_size=N",
+        "procedure": "Remove it",
+        "word_vectors": "Remove it",
     }
     for name, solution in advice.items():
         if getattr(options, name) is not None:
             raise AttnProbeError(
-                f"--{name.replace('_', '-')} has no effect on the test deception, which trains "
-                f"the base model further; {solution}"
+                f"--{name.replace('_', '-')} has no effect on the test deception, which trains the "
+                f"base model further. {solution}."
             )
 
 
@@ -262,7 +261,7 @@ def transfer(
         role: compute_fingerprint(other_model) for role, other_model in other_models.items()
     }
     setup = replace(setup, progress=lambda folder: progress and folder.name)
-    with reserve_folder(setup.folder, f"{FOLDER_KIND}.json", identity=identity):
+    with reserve_folder(setup.folder, RETRAINING_FILE, identity=identity):
         results = VariantResults(setup, setup.folder, setup.base_outputs.labels)
         results.add_measurements("own", "own", {"probs": setup.base_outputs.probs})
         # Once the folder contains rows, it is reserved for this transfer after an interruption.
@@ -297,17 +296,17 @@ def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTr
     if config.attention == "guided" or (role == "uniform" and not is_uniform):
         expected_attention = "uniform attention" if role == "uniform" else "its own attention"
         raise AttnProbeError(
-            f"{role} must be a model with {expected_attention}, but {model} has "
-            f"{config.attention} attention; choose another model"
+            f"{role} must be a model with {expected_attention}, but {model} has {config.attention} "
+            "attention. Choose another model."
         )
     if load_tokenizer(model).get_vocab() != base.tokenizer.get_vocab():
         raise AttnProbeError(
             f"{model} and {base.name} must have the same vocabulary, with the same id for every "
-            "word; train both on the same texts"
+            "word. Train both on the same texts."
         )
     if get_class_names(config) != base.class_names:
         raise AttnProbeError(
-            f"{model} and {base.name} must have the same classes; train both on the same data"
+            f"{model} and {base.name} must have the same classes. Train both on the same data."
         )
     return loaded
 

@@ -38,23 +38,27 @@ ScoresByTest = Mapping[str, Sequence[Score]]
 """Scores of all models, by test name."""
 
 CHOSEN_ADVERSARY = "chosen adversary"
-"""Name of the chosen adversary in score tables. Its weight λ is chosen on one half of the texts,
-and its predictions on the other half are scored (cross-fitting)."""
-DECEIVED = "deceived"
-"""Name of the deceiving model in score tables: the base model, trained further with a penalty on
-its attention to some words, so that it hides which words it uses."""
-CHOICE_NOTE = (
-    "λ, the weight of different attention in the adversary's loss, was chosen on one half of the "
-    "texts and is reported on the other half, in both directions"
+"""Name of the adversary that a report describes.
+
+Several adversaries are trained with different weights λ. One half of the texts is used to choose an
+adversary, whose predictions are scored on the other half (cross-fitting).
+"""
+DECEIVED_MODEL = "deceived"
+"""Name of the model from the test ``deception`` in score tables.
+
+It is the base model, trained further so that it attends less to certain words.
+"""
+LAMBDA_CHOICE_NOTE = (
+    "λ is the weight of different attention in the adversary's loss. It was chosen on one half of "
+    "the texts, and the numbers are from the other half. This was repeated with the halves "
+    "exchanged."
 )
-"""Sentence in a retraining report, without its full stop, about the choice of the reported
-adversary."""
+"""Note about the choice of λ for the adversary that a retraining report describes."""
 ONE_TRAINING_NOTE = (
-    "another seed would also change F1, but this effect was not measured (test seeds), so this "
-    "result only holds for these two models"
+    "Another seed would also change F1. This effect was not measured (test seeds), so the result "
+    "only holds for these two models."
 )
-"""Clause after an F1 difference between two models that were each trained once: the effect of the
-seed is unknown."""
+"""Reason why a report cannot conclude anything from the F1 of two models with one seed."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,9 @@ class Verdict:
         answer = getattr(self, question)
         if isinstance(answer, Finding):
             return f"{RULES[answer.rule].name}: {answer.answer}. {answer.sentence}"
-        return answer and f"Chance: {answer}"
+        if answer is None:
+            return None
+        return f"Chance: {answer}"
 
     def findings(self) -> list[Finding]:
         """Return all graded answers, in test order."""
@@ -125,9 +131,12 @@ def widen_by_seed_variance(
 ) -> Estimate:
     """Widen the interval of an F1 difference so that it also covers a training with another seed.
 
-    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. Its
-    standard deviation over seeds, times the 97.5% quantile of Student's t, is the half-width for
-    seeds. The half-widths for seeds and for texts are combined as sqrt(a² + b²).
+    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. The
+    interval gets wider in two steps:
+
+    1. The half-width for seeds is the standard deviation of the difference over seeds, times the
+       97.5% quantile of Student's t.
+    2. It is combined with the half-width for texts: sqrt(a² + b²).
 
     Args:
         over_texts: The difference, with its interval over texts.
@@ -155,7 +164,7 @@ def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Findin
         return None
     difference: Estimate = uniform.lost
     if len(seed_scores) > 1:
-        # The base model is replaced by the mean over the seeds, which includes it.
+        # The mean over the seeds, including the base model's seed, replaces the base model's F1.
         shift = float(np.mean(seed_scores)) - base.value
         low, high = difference.ci95 or (difference.value, difference.value)
         difference = Estimate(difference.value + shift, (low + shift, high + shift), difference.n)
@@ -183,8 +192,8 @@ def _grade_f1_difference(
     """
     if len(seed_scores) < 2:
         sentence = (
-            f"{comparison} {_format_estimate(over_texts)} over these texts, for one training each: "
-            f"{ONE_TRAINING_NOTE}."
+            f"{comparison} {_format_estimate(over_texts)} over these texts, for one training each. "
+            f"{ONE_TRAINING_NOTE}"
         )
         return _make_finding(rule, Answer.CANNOT_SAY, sentence, over_texts)
     difference = widen_by_seed_variance(over_texts, seed_scores, n_averaged)
@@ -244,7 +253,8 @@ def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[floa
 def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
     """Describe whether the base model's attention is nearly uniform.
 
-    Its distance from equal weights is compared with its distance from another seed, ``seed_jsd``.
+    It is nearly uniform if its distance from equal weights is smaller than ``seed_jsd``, its
+    distance from the attention of another seed.
     """
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
@@ -292,7 +302,7 @@ def _grade_adversary(
     sentence = (
         f"The adversary {quality} the base model (F1 lost {_format_estimate(score.lost)}, negative "
         f"if gained; a loss below {RULES['loss'].yes} counts as equally good) and {attends} "
-        f"{comparison}. {CHOICE_NOTE}."
+        f"{comparison}. {LAMBDA_CHOICE_NOTE}"
     )
     if score.n < MIN_TEXTS:
         sentence += f" Fewer than {MIN_TEXTS} texts are too few for an answer."
@@ -336,7 +346,7 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
 
 
 def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[str, Finding]:
-    """Answer the four questions that the finding ``hiding`` of the test ``deception`` combines.
+    """Answer the four questions about the test ``deception``, which lead to the finding ``hiding``.
 
     Args:
         statistics: Statistics from the test ``deception``.
@@ -347,7 +357,7 @@ def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[
         and after the training?), ``hidden`` (is at least half of the attention to them gone?) and
         ``lost`` (is accuracy lost?).
     """
-    accuracy = find_score(scores["deception"], DECEIVED, "accuracy")
+    accuracy = find_score(scores["deception"], DECEIVED_MODEL, "accuracy")
     # Every model is scored by accuracy.
     assert accuracy is not None
     return {
@@ -407,7 +417,9 @@ def combine_answers(*answers: Answer) -> Answer:
     """
     if Answer.NO in answers:
         return Answer.NO
-    return Answer.YES if set(answers) == {Answer.YES} else Answer.CANNOT_SAY
+    if set(answers) == {Answer.YES}:
+        return Answer.YES
+    return Answer.CANNOT_SAY
 
 
 def _format_estimate(estimate: Estimate, digits: int = 3) -> str:
@@ -597,11 +609,11 @@ def score_constant_guess(report: RetrainingResult) -> tuple[float, float] | None
 
 FRONTIER_NOTE = (
     "The exact frontier is the largest JSD of any attention that changes the output by at most ε, "
-    "with the base model's encoder. A trained adversary has its own encoder, so the frontier is a "
-    "baseline and not a bound. The bound on the JSD of any attention weights, in the last row, is "
-    "checked for every text."
+    "with the base model's encoder. Each adversary has its own encoder, so the frontier is a "
+    "baseline and not a bound for adversaries. The last row is a bound: no attention weights can "
+    "have a larger JSD. Every text was checked against this bound."
 )
-"""Explanation of the exact frontier, below the chart of adversaries in a retraining report."""
+"""Explanation of the exact frontier in the chart of adversaries."""
 
 
 @dataclass(frozen=True)
@@ -718,7 +730,7 @@ def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Poin
 
 
 def _find_f1(scores: Sequence[Score], model: str) -> float | None:
-    """Return a model's F1, or the mean F1 of all models except "base" if ``model`` is empty."""
+    """Return a model's F1. If ``model`` is empty, return the mean F1 of all models except "base"."""
     f1_scores = [score for score in scores if score.metric == "f1"]
     if model:
         values = [score.value for score in f1_scores if score.model == model]

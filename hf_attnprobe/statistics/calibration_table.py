@@ -1,9 +1,10 @@
 """Calibration table: how often the verdict is right for models whose correct answer is known.
 
-The models are built from formulas, so it is known whether their attention explains their
-predictions. Each formula defines one kind of model. Errors are counted per kind and not per model,
-because random draws from one formula give nearly the same model. ``benchmarks/truth`` measures the
-numbers and writes the JSON file that this module reads.
+These models are constructed so that it is known whether their attention explains their predictions. All
+models that are constructed by the same formula are one kind of model. Errors are counted per kind, because
+models of the same kind are nearly equal.
+
+The benchmark ``benchmarks/truth`` measures the numbers and writes the JSON file that this module reads.
 """
 
 import json
@@ -19,21 +20,18 @@ from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
 CALIBRATION_FILE = "calibration.json"
-"""Name of the JSON file that contains the calibration results, next to this module."""
+"""Name of the JSON file in this package that contains the calibration results."""
 WRONG_ANSWERS = {"yes": "no or partly", "no": "yes or partly", "partly": "yes or no"}
-"""Answers that count as verdict errors, as a phrase for reports, keyed by the correct answer.
+"""Maps each correct answer to the answers that are wrong, as a phrase for reports.
 
-The answer "cannot say" is never an error.
+The answer "cannot say" is never wrong.
 """
-TRUTH_LABELS = {
+TRUTH_CLAUSES = {
     "yes": "whose correct answer is yes",
     "no": "whose correct answer is no",
     "partly": "for which yes and no are both defensible",
 }
-"""Clauses that follow the noun "kinds", as in "20 kinds whose correct answer is yes".
-
-They are keyed by the correct answer of these kinds of models.
-"""
+"""Maps each correct answer to a clause for reports, as in "20 kinds whose correct answer is yes"."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +73,14 @@ class ErrorCount:
 
     @property
     def sentence(self) -> str:
-        """Error count in words: "0 of 20 kinds whose correct answer is yes received no or partly"."""
-        names = f" ({'; '.join(self.wrong)})" if self.wrong else ""
-        return (
-            f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_LABELS[self.truth]} received "
-            f"{WRONG_ANSWERS[self.truth]}{names}"
+        """Number of errors, as in "0 of 20 kinds whose correct answer is yes received no or partly"."""
+        sentence = (
+            f"{len(self.wrong)} of {self.kinds} kinds {TRUTH_CLAUSES[self.truth]} received "
+            f"{WRONG_ANSWERS[self.truth]}"
         )
+        if self.wrong:
+            sentence += f" ({'; '.join(self.wrong)})"
+        return sentence
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,13 @@ def load_calibration_table() -> CalibrationTable:
 
 
 def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
-    """Describe which calibration models are most similar to a model.
+    """Describe the two kinds of calibration models whose scores are most similar to a model's.
 
     Args:
         scores: the model's faithfulness, its parts and the effect, keyed by rule.
 
     Returns:
-        A sentence about the two nearest kinds; see :meth:`CalibrationTable.find_nearest`.
+        A sentence with the names and the correct answers of the two kinds.
     """
     descriptions = [
         f'"{kind.name}" ({kind.description}; correct answer: {kind.truth})'
@@ -169,21 +169,21 @@ def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
     return f"The scores of this model are most similar to those of {' and '.join(descriptions)}."
 
 
-def format_share(hits: int, n: int) -> str:
+def format_share(hits: int, n_trials: int) -> str:
     """Format a count together with the exact 95% confidence interval for the share.
 
     Args:
         hits: number of hits.
-        n: number of trials.
+        n_trials: number of trials.
 
     Returns:
-        Count and interval; a dash if ``n`` is 0.
+        Count and interval; a dash if ``n_trials`` is 0.
 
     >>> format_share(0, 40)
     '0 of 40 [.00, .09]'
     """
-    if not n:
-        return markdown.MISSING
-    ends = compute_share_interval(np.array(hits), np.array(n))
+    if not n_trials:
+        return markdown.MISSING_NUMBER
+    ends = compute_share_interval(np.array(hits), np.array(n_trials))
     low, high = (f"{end:.2f}".removeprefix("0") for end in ends)
-    return f"{hits} of {n} [{low}, {high}]"
+    return f"{hits} of {n_trials} [{low}, {high}]"

@@ -1,8 +1,10 @@
 """Checks that find mathematically impossible values in the stored rows of an audit.
 
-If they find any, there is a bug or a damaged file. The checks only read rows and return sentences.
+For example, a share cannot be larger than 1. An impossible value means that there is a bug or a damaged
+file. The checks only read the rows and return sentences.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -13,10 +15,11 @@ from hf_attnprobe.core.readings import Readings, is_declared_share
 from hf_attnprobe.statistics.rows import Rows, Texts
 
 
-TOLERANCE = 1e-5
-"""Largest violation of a rule that is attributed to rounding.
+MAX_ROUNDING_ERROR = 1e-5
+"""Largest rounding error of a stored value.
 
-It is sufficient for values of about 1 that a model computes in float32.
+A value only counts as impossible if it exceeds its limit by more than this. The error is typical of
+float32 numbers of about 1.
 """
 
 
@@ -88,13 +91,13 @@ ORDER_RULES = (
         "no attention is farther than the farthest attention of all",
     ),
 )
-"""Rules that one statistic of a text never exceeds another statistic of the same text.
+"""Rules that one statistic of a text is never larger than another statistic of the same text.
 
-For example, the first rule states that ``minimal_fraction`` (the size of the smallest set of weights that
-flips the decision) is at most ``fraction_to_flip@attention`` (the weights erased in the order of attention).
+For example, ``median_tvd`` (the output change by the median shuffle) is never larger than ``max_tvd``
+(the output change by the worst shuffle).
 """
 SHARE_REASON = "it is a share"
-"""Reason why a statistic must be in [0, 1], as printed in "max_tvd is 1.2, but it is a share"."""
+"""Reason for the rule that a share is between 0 and 1, as in "max_tvd is 1.2, but it is a share"."""
 UNDECLARED_SHARES = {
     "erasure": ("fraction_to_lose_lead", "probability_mass_removed"),
     "permutation": (
@@ -106,15 +109,16 @@ UNDECLARED_SHARES = {
         "max_tvd",
     ),
 }
-"""Statistics that are shares (between 0 and 1) but are not declared as shares, keyed by test."""
-OUTPUT_CHANGES = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
-"""Statistics of the test "permutation" that measure how much shuffling changes the output.
+"""Maps each test to statistics that are shares but are not declared as shares.
 
-They are total variation distances between 0 and 1, except for models that predict a number. A change
-of a predicted number has no upper limit.
+A share is always between 0 and 1.
 """
-INFINITY = float("inf")
-"""Limit for statistics without a smallest or without a largest possible value."""
+SHUFFLE_EFFECT_STATISTICS = ("median_tvd", "max_tvd", "standard_tvd", "largest_standard_tvd")
+"""Statistics that measure the effect of shuffled attention weights on the output.
+
+For most models, they are distances between 0 and 1. For models that predict a number, they have no upper
+limit.
+"""
 RANGE_RULES = (
     *(
         RangeRule(test, name, 0.0, 1.0, SHARE_REASON)
@@ -124,14 +128,14 @@ RANGE_RULES = (
     RangeRule(
         "erasure",
         "way_to_best",
-        -INFINITY,
+        -math.inf,
         1.0,
         "no ranking is better than the smallest set",
     ),
     RangeRule(
         "erasure",
         "way_to_best_tried",
-        -INFINITY,
+        -math.inf,
         1.0,
         "no ranking is better than the best ranking that was tried",
     ),
@@ -139,13 +143,13 @@ RANGE_RULES = (
         "erasure",
         "regret",
         0.0,
-        INFINITY,
+        math.inf,
         "no ranking needs fewer tokens than the smallest set",
     ),
 )
-"""Rules that a statistic is always between two numbers.
+"""Smallest and largest possible values of statistics.
 
-Rules for statistics that are declared as shares are added in :func:`find_contradictions`.
+:func:`find_contradictions` adds a range from 0 to 1 for each statistic that is declared a share.
 """
 SHARED_TEXT_STATISTICS = (
     "fraction_to_flip",
@@ -153,10 +157,10 @@ SHARED_TEXT_STATISTICS = (
     "probability_mass_removed",
     "regret",
 )
-"""Erasure statistics that are measured once for each ranking, such as ``regret@attention``.
+"""Erasure statistics that must be measured on the same texts for all rankings.
 
-Rankings are compared on the same texts. If a text has a value for one ranking, it must therefore have a
-value for every ranking.
+For example, a text with a value for ``regret@attention`` must also have one for ``regret@gradient``.
+Otherwise, the two rankings could not be compared.
 """
 
 
@@ -174,7 +178,9 @@ def find_contradictions(
     Returns:
         One sentence for each impossible value; empty if there is none.
     """
-    ranges = [rule for rule in RANGE_RULES if not (is_number and rule.statistic in OUTPUT_CHANGES)]
+    ranges = list(RANGE_RULES)
+    if is_number:
+        ranges = [rule for rule in ranges if rule.statistic not in SHUFFLE_EFFECT_STATISTICS]
     for test in readings:
         for statistic in readings[test]:
             if is_declared_share(test, statistic, readings):
@@ -184,10 +190,8 @@ def find_contradictions(
     rows = Rows.coerce(rows)
     tested_sites = {(test, layer, head) for test, _, layer, head in rows.columns}
     for test, layer, head in sorted(tested_sites):
-        site_rows = rows.select(
-            lambda name, _, *site, key=(test, layer, head): (name, *site) == key
-        )
-        texts = Texts.from_site(site_rows, (layer, head))
+        test_rows = rows.select(lambda column_test, *_, test=test: column_test == test)
+        texts = Texts.from_site(test_rows, (layer, head))
         violations = (
             *_check_orders(test, texts),
             *_check_ranges(test, texts, ranges),
@@ -203,10 +207,12 @@ Violations = Iterator[tuple[int, str]]
 
 
 def _check_orders(test: str, texts: Texts) -> Violations:
-    """Find texts in which a statistic exceeds another one that must be at least as large.
+    """Find texts that violate a rule in :data:`ORDER_RULES`.
+
+    Such a rule states that one statistic is never larger than another one.
 
     Args:
-        test: faithfulness test. Only the rules about its statistics are checked.
+        test: name of the faithfulness test whose rules are checked.
         texts: statistics of the test at one site.
 
     Yields:
@@ -215,26 +221,32 @@ def _check_orders(test: str, texts: Texts) -> Violations:
     for rule in ORDER_RULES:
         if rule.test != test:
             continue
-        for smaller, larger in _pair_statistics(rule, texts):
-            low, high = texts.get_values(smaller), texts.get_values(larger)
-            for index in np.flatnonzero(low > high + TOLERANCE):
+        for smaller_name, larger_name in _pair_statistics(rule, texts):
+            smaller_values = texts.get_values(smaller_name)
+            larger_values = texts.get_values(larger_name)
+            is_violated = smaller_values > larger_values + MAX_ROUNDING_ERROR
+            for index in np.flatnonzero(is_violated):
                 sentence = (
-                    f"{smaller} is {low[index]:.6g} and {larger} is {high[index]:.6g}, but "
-                    f"{rule.reason}"
+                    f"{smaller_name} is {smaller_values[index]:.6g} and {larger_name} is "
+                    f"{larger_values[index]:.6g}, but {rule.reason}"
                 )
                 yield texts.index[index], sentence
 
 
 def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]:
-    """List the pairs of statistic names that a rule compares.
+    """Find all pairs of measured statistics that a rule compares.
 
-    Both names must have the same key after "@". A name without a key is paired with all keys.
+    If both statistic names have a key, as in "regret@attention", the keys must be equal.
+
+    Yields:
+        Names of the smaller and of the larger statistic.
     """
     for smaller in _list_statistics(rule.smaller_statistic, texts):
         smaller_key = smaller.partition("@")[2]
         for larger in _list_statistics(rule.larger_statistic, texts):
             larger_key = larger.partition("@")[2]
-            if not smaller_key or not larger_key or smaller_key == larger_key:
+            have_keys = bool(smaller_key and larger_key)
+            if not have_keys or smaller_key == larger_key:
                 yield smaller, larger
 
 
@@ -242,7 +254,7 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
     """Find texts in which a statistic is outside of its possible range.
 
     Args:
-        test: faithfulness test. Only the rules about its statistics are checked.
+        test: name of the faithfulness test whose statistics are checked.
         texts: statistics of the test at one site.
         ranges: possible ranges of statistics.
 
@@ -254,17 +266,17 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
             continue
         for name in _list_statistics(rule.statistic, texts):
             values = texts.get_values(name)
-            is_below = values < rule.low - TOLERANCE
-            is_above = values > rule.high + TOLERANCE
+            is_below = values < rule.low - MAX_ROUNDING_ERROR
+            is_above = values > rule.high + MAX_ROUNDING_ERROR
             for index in np.flatnonzero(is_below | is_above):
                 yield texts.index[index], f"{name} is {values[index]:.6g}, but {rule.reason}"
 
 
 def _check_shared_texts(test: str, texts: Texts) -> Violations:
-    """Find texts in which an erasure statistic is defined for some rankings but not for all.
+    """Find texts in which an erasure statistic has a value for some rankings but not for all.
 
     Args:
-        test: faithfulness test; other tests than "erasure" are not checked.
+        test: name of the faithfulness test. Nothing is checked for tests other than "erasure".
         texts: statistics of the test at one site.
 
     Yields:
@@ -277,7 +289,8 @@ def _check_shared_texts(test: str, texts: Texts) -> Violations:
         n_defined = np.zeros(len(texts), dtype=int)
         for name in names:
             n_defined += ~np.isnan(texts.get_values(name))
-        for index in np.flatnonzero((n_defined > 0) & (n_defined < len(names))):
+        is_incomplete = (n_defined > 0) & (n_defined < len(names))
+        for index in np.flatnonzero(is_incomplete):
             undefined_names = [name for name in names if np.isnan(texts.get_values(name)[index])]
             sentence = (
                 f"{', '.join(undefined_names)} has no value while other rankings have one, but "
@@ -287,5 +300,8 @@ def _check_shared_texts(test: str, texts: Texts) -> Violations:
 
 
 def _list_statistics(family: str, texts: Texts) -> list[str]:
-    """List the names that equal ``family``, or that consist of ``family``, "@" and a key."""
+    """List the measured statistics with a given name, with or without a key.
+
+    For the family "regret", these are names such as "regret@attention" and "regret@gradient".
+    """
     return [name for name in texts.statistic_names if name.partition("@")[0] == family]

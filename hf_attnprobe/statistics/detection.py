@@ -1,14 +1,15 @@
-"""Detection limit: the smallest planted effect that an audit reliably detects.
+"""Detection limit: the smallest effect that an audit reliably detects.
 
-:mod:`hf_attnprobe.planted_effects` plants an effect in a model, in several known doses that start with
-dose 0. This module uses two terms:
+To measure it, :mod:`hf_attnprobe.planted_effects` changes a model so that attention has an effect of known
+size. Such an effect is planted in several sizes, which are called doses. Dose 0 is the unchanged model.
 
-Detection: an effect is detected if an audit with n texts answers yes, that is, if the lower end of the
-    95% confidence interval for the mean statistic reaches the rule's threshold. If several heads are
-    compared, the interval is simultaneous. Texts are drawn with replacement, so n can be any number.
-Detection limit: the smallest effect that is detected in 95% of all random text samples (Currie 1968).
-    Between two doses, each text's statistic is interpolated linearly. To get a confidence interval for
-    the limit, the whole computation is repeated on resampled texts.
+An audit detects an effect if it answers yes. It does so if the lower end of the 95% confidence interval
+for the mean statistic reaches a threshold. If several heads are compared, the interval is simultaneous.
+
+The detection limit is the smallest effect that 95% of all audits with n texts detect (Currie 1968). These
+audits are simulated: the texts of each audit are drawn with replacement, so n can be any number. Between
+two doses, the statistic of each text is interpolated linearly. The limit has a confidence interval, for
+which the whole computation is repeated on resampled texts.
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,23 @@ from hf_attnprobe.statistics.estimates import compute_sidak_critical_value, draw
 
 
 DETECTION_POWER = 0.95
-"""Probability of detecting an effect whose size equals the detection limit."""
-N_TEXT_DRAWS = 400
-"""Number of random text samples from which the detection probability of an effect is estimated."""
-N_RESAMPLES = 200
-"""Number of bootstrap resamples for the confidence interval of a detection limit."""
-N_STEPS_PER_DOSE = 24
-"""Number of points that are interpolated linearly between two planted doses, to locate the dose at
-which the detection power is reached."""
-LOG_PROB_STATISTIC = "log_prob"
-"""Name of the statistic that contains the log-probability of the last class.
+"""Probability with which an effect at the detection limit is detected."""
+N_SIMULATED_AUDITS = 400
+"""Number of simulated audits, each of a different random sample of texts.
 
-For a language model, it is the log-probability of the answer.
+The share of these audits that detect an effect is the estimated detection probability.
+"""
+N_RESAMPLES = 200
+"""Number of bootstrap resamples for the confidence interval of the detection limit."""
+N_STEPS_BETWEEN_DOSES = 24
+"""Number of steps between two measured doses of an effect, at which statistics are interpolated.
+
+The detection limit is then found between two steps.
+"""
+LOG_PROB_STATISTIC = "log_prob"
+"""Name of the statistic that contains the log-probability of the class that the effect changes.
+
+This is the last class of a classifier. For a language model, it is the log-probability of the answer.
 """
 
 
@@ -55,19 +61,17 @@ class DetectionRule:
 
 
 def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """Draw random samples of n texts with replacement, 400 samples in total.
-
-    Each sample simulates an audit with n texts.
+    """Draw the texts of 400 simulated audits, with replacement.
 
     Args:
         n_texts: number of texts to draw from.
-        n: sample size.
+        n: number of texts in each audit.
         seed: random seed.
 
     Returns:
-        How often each sample contains each text, [samples, texts].
+        How often each audit contains each text, [audits, texts].
     """
-    return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_TEXT_DRAWS)
+    return draw_resample_counts(n_texts, n=n, seed=[seed, n], n_resamples=N_SIMULATED_AUDITS)
 
 
 def compute_detection_rate(
@@ -80,13 +84,13 @@ def compute_detection_rate(
 
     Args:
         values: one statistic for each text, [..., texts].
-        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        draws: simulated audits from :func:`draw_text_counts`, [audits, texts].
         rule: rule with a threshold.
 
     Returns:
         Detection rates in [0, 1], [...].
     """
-    # Samples are stored as counts, so matrix products give the moments of all samples at once.
+    # The audits are stored as text counts, so matrix products give the moments of all audits at once.
     n = draws[0].sum()
     mean = values @ draws.T / n
     mean_square = values**2 @ draws.T / n
@@ -98,22 +102,22 @@ def compute_detection_rate(
     return is_detected.mean(-1)
 
 
-def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
-    """Find the smallest dose from which an effect is detected in 95% of the text samples.
+def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
+    """Find the smallest dose from which 95% of the simulated audits detect the effect.
 
     Args:
         values: one statistic for each dose and text, [doses, texts], with dose 0 first.
-        draws: samples from :func:`draw_text_counts`, [samples, texts].
+        draws: simulated audits from :func:`draw_text_counts`, [audits, texts].
         rule: rule with a threshold.
 
     Returns:
-        Dose as a fractional index into the doses: 1.5 is half-way between doses 1 and 2. It is 0
-        if dose 0 is already detected, and infinite if even the largest dose is not.
+        Index of the dose, such as 1.5 for the middle between doses 1 and 2. It is 0 if dose 0 is
+        already detected, and infinite if even the largest dose is not detected.
     """
     n_steps = len(values) - 1
-    positions = np.linspace(0, n_steps, n_steps * N_STEPS_PER_DOSE + 1)
-    lower_dose = np.minimum(positions.astype(int), n_steps - 1)
-    fraction = (positions - lower_dose)[:, None]
+    dose_indices = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
+    lower_dose = np.minimum(dose_indices.astype(int), n_steps - 1)
+    fraction = (dose_indices - lower_dose)[:, None]
     interpolated = (1 - fraction) * values[lower_dose] + fraction * values[lower_dose + 1]
     rates = compute_detection_rate(interpolated, draws, rule)
 
@@ -121,12 +125,12 @@ def find_detection_position(values: np.ndarray, draws: np.ndarray, rule: Detecti
     if not len(undetected):
         return 0.0
     last_undetected = int(undetected[-1])
-    if last_undetected == len(positions) - 1:
+    if last_undetected == len(dose_indices) - 1:
         return float("inf")
     # Between the last undetected step and the next one, the rate is interpolated linearly.
     missing_power = DETECTION_POWER - rates[last_undetected]
     gained_power = rates[last_undetected + 1] - rates[last_undetected]
-    return float((last_undetected + missing_power / gained_power) / N_STEPS_PER_DOSE)
+    return float((last_undetected + missing_power / gained_power) / N_STEPS_BETWEEN_DOSES)
 
 
 def estimate_detection_limit(
@@ -141,19 +145,19 @@ def estimate_detection_limit(
         rule: rule with a threshold.
 
     Returns:
-        Detection limit and both ends of its 95% confidence interval, as fractional indices into
-        the doses; see :func:`find_detection_position`.
+        Detection limit and both ends of its 95% confidence interval, each as the index of a dose
+        from :func:`find_detectable_dose`.
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
     # For the confidence interval, the limit is computed again on bootstrap resamples of the texts.
     generator = np.random.default_rng([seed, 1])
-    resampled_positions = []
+    resampled_limits = []
     for _ in range(N_RESAMPLES):
         texts = generator.integers(0, n_texts, n_texts)
-        resampled_positions.append(find_detection_position(values[:, texts], draws, rule))
-    low, high = np.quantile(resampled_positions, [0.025, 0.975], method="nearest")
-    limit = find_detection_position(values, draws, rule)
+        resampled_limits.append(find_detectable_dose(values[:, texts], draws, rule))
+    low, high = np.quantile(resampled_limits, [0.025, 0.975], method="nearest")
+    limit = find_detectable_dose(values, draws, rule)
     return limit, float(low), float(high)
 
 
@@ -171,16 +175,21 @@ class DetectionLimit:
 
 
 def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> DetectionLimit:
-    """Convert a detection limit from a fractional dose index to an effect size.
+    """Convert a detection limit from a dose index to an effect size.
+
+    If the index is 1.5, for example, the effect size is the mean of ``effects[1]`` and
+    ``effects[2]``.
 
     Args:
         effects: effect size at each dose, [doses], with dose 0 first.
-        limit: limit and interval ends from :func:`estimate_detection_limit`.
+        limit: dose indices of the limit and of both interval ends, from
+            :func:`estimate_detection_limit`.
 
     Returns:
         The effect size at the detection limit, with its interval.
     """
-    effect, low, high = (float(x) for x in np.interp(limit, range(len(effects)), effects))
+    dose_indices = range(len(effects))
+    effect, low, high = np.interp(limit, dose_indices, effects).tolist()
     is_detected = limit[0] != float("inf")
     return DetectionLimit(effect, (low, high) if is_detected else None)
 
@@ -218,4 +227,5 @@ def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.
     complements = np.maximum(-np.expm1(log_probs), np.finfo(float).eps)
     log_odds = log_probs - np.log(complements)
     probability_changes = np.abs(np.exp(log_probs) - np.exp(log_probs[0]))
-    return probability_changes.mean(1), sign * (log_odds - log_odds[0]).mean(1)
+    log_odds_changes = log_odds - log_odds[0]
+    return probability_changes.mean(1), sign * log_odds_changes.mean(1)

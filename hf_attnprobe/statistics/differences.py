@@ -1,8 +1,10 @@
-"""Differences between two means, paired by text: between two models, or between two rankings.
+"""Differences between two models or between two rankings, with confidence intervals.
 
-If both sides were measured on the same texts, the difference is computed text by text. Otherwise the
-uncertainty of both sides is added. The entry points are :func:`compare_model_pairs` and
-:func:`compare_rankings`.
+If both were measured on the same texts, the difference is computed for each text and then averaged. This
+is called a paired difference. If the texts differ, the means are subtracted, and the variances of both
+means are added.
+
+Start reading in :func:`compare_model_pairs` and :func:`compare_rankings`.
 """
 
 import itertools
@@ -15,7 +17,7 @@ import pandas as pd
 from scipy.special import bdtr, ndtr
 
 from hf_attnprobe.statistics.estimates import (
-    MANY_TEXTS,
+    MAX_RESAMPLED_TEXTS,
     SINGLE_CRITICAL_VALUE,
     Estimate,
     Moments,
@@ -91,9 +93,9 @@ def compare_paired(
         return ends
 
     is_pair = ~np.isnan(differences)
-    side_means = [
-        _extract_means(compute_moments(np.where(is_pair, side, np.nan))) for side in (first, other)
-    ]
+    first_moments = compute_moments(np.where(is_pair, first, np.nan))
+    other_moments = compute_moments(np.where(is_pair, other, np.nan))
+    side_means = _extract_means(first_moments), _extract_means(other_moments)
     intervals = compute_interval(SINGLE_CRITICAL_VALUE), compute_interval(critical_value)
     return _build_differences(
         _extract_means(moments), moments.n, side_means, intervals, is_paired=True
@@ -159,9 +161,9 @@ def _build_differences(
     Returns:
         One difference per column.
     """
-    single_intervals, simultaneous_intervals = (
-        [*map(tuple, ends.T.tolist())] for ends in intervals
-    )
+    single_ends, simultaneous_ends = intervals
+    single_intervals = [(low, high) for low, high in single_ends.T.tolist()]
+    simultaneous_intervals = [(low, high) for low, high in simultaneous_ends.T.tolist()]
     first_means, other_means = side_means
     columns = {
         "value": values,
@@ -217,14 +219,15 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
     """
     if not pairs:
         return []
-    text_errors = pd.concat(
-        [_compute_text_errors(pair, number) for number, pair in enumerate(pairs, 1)], axis=1
-    )
-    critical_value = estimate_critical_value(text_errors.to_numpy(dtype=np.float64), seed=seed)
+    text_errors = [_compute_text_errors(pair, number) for number, pair in enumerate(pairs, 1)]
+    all_text_errors = pd.concat(text_errors, axis=1).to_numpy(dtype=np.float64)
+    critical_value = estimate_critical_value(all_text_errors, seed=seed)
     differences = []
     for pair in pairs:
         compare = compare_paired if pair.paired else compare_unpaired
-        first, other = (frame.to_numpy(dtype=np.float64) for frame in pair.aligned_frames)
+        first_frame, other_frame = pair.aligned_frames
+        first = first_frame.to_numpy(dtype=np.float64)
+        other = other_frame.to_numpy(dtype=np.float64)
         differences.append(compare(first, other, critical_value=critical_value))
     return differences
 
@@ -235,15 +238,14 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
     If the models are paired, the contribution is the text's difference. Otherwise, it is the text's
     deviation from the mean of its model, divided by the number of texts.
 
-    The index contains a data set number next to the text id, because equal ids in different data
-    sets are different texts. Number 0 is the data set of the first model.
-
     Args:
         pair: two models.
-        pair_number: data set number for the texts of the other model, from 1.
+        pair_number: number of the pair, from 1.
 
     Returns:
-        One row per text and one column per difference.
+        One row per text and one column per difference. The index contains a data set number and the
+        text id, because different data sets may use the same ids. The first model's data set has
+        number 0, and another data set has the number of the pair.
     """
     first, other = pair.aligned_frames
     if pair.paired:
@@ -257,30 +259,32 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
 
 # --- Two rankings -------------------------------------------------------------------------------
 
-# The values of two rankings for the same text form a pair, and only pairs are compared:
+# Two rankings are compared on the texts that have a value for both. There are three methods:
 #
-# - ``permutation``: the mean difference with its 95% interval over texts, and the two-sided p-value
-#   from a sign-flip permutation test. Under the null hypothesis, each text's difference could as
-#   well have the opposite sign. All sign combinations are tried if there are at most 9,999.
-#   Otherwise 9,999 combinations are drawn, and the observed one is added.
-# - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random one, by
-#   McNemar's exact test. A text that flips in only one of the two cases is treated as the toss of a
-#   fair coin (McNemar 1947; Serrano & Smith 2019, Section 4).
-# - ``sign``: which ranking flips a text's decision with fewer removals, by the exact sign test. A
-#   ranking that never flips the decision counts as slower than a ranking that flips it with the last
-#   token. A text counts for neither ranking if both need equally many removals, or if both never flip
-#   the decision.
+# - ``permutation``: mean difference with its 95% confidence interval, and the two-sided p-value of a
+#   sign-flip permutation test. Under the null hypothesis, each difference could as well have the
+#   opposite sign. All combinations of signs are tried if there are at most 9,999. Otherwise, 9,999
+#   random combinations are tried, and the observed one is added.
+# - ``mcnemar``: whether erasing the largest weight flips more decisions than erasing a random weight
+#   (Serrano & Smith 2019, Section 4), by McNemar's exact test (1947). It compares the numbers of texts
+#   that flip in only one of the two cases.
+# - ``sign``: which ranking flips more decisions with fewer removals, by the exact sign test. A ranking
+#   that never flips a decision loses against a ranking that flips it with the last token. If both
+#   rankings need equally many removals, or both never flip the decision, the text does not count.
 #
-# In erasure, all rankings have values for the same texts: the texts whose decision some ranking can
-# flip. For the mean number of removals, a ranking that never flips a decision counts as erasing all
+# In erasure, all rankings have values for the same texts: the texts whose decision at least one ranking
+# flips. In the mean number of removals, a ranking that does not flip a decision counts as removing all
 # tokens.
 #
-# All p-values of a test are corrected together by Holm's method (1979), which is valid for any
-# dependence between them.
+# All p-values of a faithfulness test are corrected together by Holm's method (1979). This is valid even
+# if the p-values depend on each other.
 
 
 N_PERMUTATIONS = 9_999
-"""Number of random sign combinations that a sign-flip permutation test draws."""
+"""Number of random permutations that a permutation test draws.
+
+A permutation changes the sign of randomly chosen differences.
+"""
 COMPARED_STATISTICS = {
     "erasure": ("fraction_to_flip", "regret"),
     "input_erasure": ("comprehensiveness", "sufficiency", "tokens_to_flip"),
@@ -292,9 +296,9 @@ COMPARED_STATISTICS = {
         "drop_of_top_3",
     ),
 }
-"""Statistics for which rankings are compared with each other, keyed by faithfulness test.
+"""Maps each faithfulness test to the statistics by which rankings are compared.
 
-For example, ``regret@attention`` is compared with ``regret@gradient``, text by text.
+For example, attention and gradients are compared by their regret, text by text.
 """
 
 
@@ -404,16 +408,16 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
         return texts.get_values(name) - texts.get_values(subtracted_name)
 
     def compare_removals(first: str, second: str) -> np.ndarray:
-        """Compare which ranking flips the decision of each text with fewer removals.
+        """Find the ranking that flips each text's decision with fewer removals.
 
         Returns:
-            [texts]: 1 for the first ranking, −1 for the second one, 0 for a tie.
+            [texts]: 1 for the first ranking, −1 for the second ranking, 0 for a tie.
         """
-        fewer_removals = np.sign(
-            subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}")
-        )
-        only_one_flips = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
-        return np.where(fewer_removals == 0, only_one_flips, fewer_removals)
+        by_removals = np.sign(subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
+        # A ranking that never flips the decision counts as removing all tokens. It loses against a
+        # ranking that flips the decision with the last token.
+        by_flip = np.sign(subtract(f"never_flips@{second}", f"never_flips@{first}"))
+        return np.where(by_removals == 0, by_flip, by_removals)
 
     # McNemar's test compares erasing the largest weight with erasing a random one.
     if {"top_flips", "random_flips"} <= {*texts.statistic_names}:
@@ -438,25 +442,25 @@ def _compare_ranking_pairs(
 ) -> list[Comparison]:
     """Compare all ranking pairs of a test, and correct their p-values by Holm's method.
 
-    Pairs are processed in chunks, to limit the memory. All chunks use the same random signs.
+    Pairs are processed in chunks, to limit the memory.
 
     Args:
         test: faithfulness test.
         pairs: ranking pairs with their difference for each text.
         n_texts: number of texts.
-        seed: seed for the permutation test.
+        seed: seed for the permutation test. All chunks use the same random signs.
 
     Returns:
         One comparison for each pair that has a value.
     """
     comparisons: list[Comparison] = []
     chunk_size = max(1, VALUES_PER_CHUNK // max(1, n_texts))
-    while chunk := [*itertools.islice(pairs, chunk_size)]:
-        chunk = [pair for pair in chunk if not np.isnan(pair.differences).all()]
-        if chunk:
-            comparisons += _compare_chunk(test, chunk, seed)
+    while chunk := list(itertools.islice(pairs, chunk_size)):
+        measured_pairs = [pair for pair in chunk if not np.isnan(pair.differences).all()]
+        if measured_pairs:
+            comparisons += _compare_chunk(test, measured_pairs, seed)
         # The memory is released before the next chunk is read.
-        del chunk
+        del chunk, measured_pairs
     adjusted_p_values = correct_by_holm([comparison.p_value for comparison in comparisons])
     return [
         replace(comparison, adjusted_p_value=p_value)
@@ -465,14 +469,16 @@ def _compare_ranking_pairs(
 
 
 def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[Comparison]:
-    """Compare ranking pairs: mean difference, confidence interval and p-value for each pair.
+    """Compute the mean difference, its confidence interval and a p-value for each ranking pair.
 
-    The p-value comes from a sign-flip permutation test or, for counts of won texts, from an exact
-    sign test. It is not yet corrected for multiple comparisons.
+    The p-value comes from a permutation test or from an exact sign test, depending on the method of
+    the pair. It is not yet corrected for multiple comparisons.
     """
     differences = np.stack([pair.differences for pair in pairs], axis=1)
     estimates = estimate_means(differences)
-    permutation_columns = [k for k, pair in enumerate(pairs) if pair.method == "permutation"]
+    permutation_columns = [
+        column for column, pair in enumerate(pairs) if pair.method == "permutation"
+    ]
     sign_flip_p_values = compute_sign_flip_p_values(
         differences[:, permutation_columns], seed=seed
     ).tolist()
@@ -503,7 +509,7 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
 def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
     """Compute the two-sided p-value of the exact sign test.
 
-    Under the null hypothesis, each text is the toss of a fair coin between two rankings.
+    The null hypothesis is that each of two rankings wins a text with a probability of one half.
 
     Args:
         n_first: number of texts that the first ranking wins.
@@ -545,8 +551,8 @@ def compute_sign_flip_p_values(
 ) -> np.ndarray:
     """Test for each column whether its mean is 0, with a sign-flip permutation test.
 
-    For more than ``MANY_TEXTS`` texts, nothing is drawn. The sum with random signs is then nearly
-    normal with variance Σ value².
+    For more than ``MAX_RESAMPLED_TEXTS`` texts, no signs are drawn. The sum with random signs is then
+    nearly normally distributed, with mean 0 and variance Σ value².
 
     Args:
         differences: [texts, columns]; NaN for a text without a value.
@@ -558,7 +564,7 @@ def compute_sign_flip_p_values(
         Two-sided p-values, [columns].
     """
     n_texts = len(differences)
-    if n_texts > MANY_TEXTS:
+    if n_texts > MAX_RESAMPLED_TEXTS:
         moments = compute_moments(differences)
         sums = moments.n * moments.mean
         standard_deviation = np.sqrt(moments.m2 + moments.n * moments.mean**2)
@@ -589,14 +595,14 @@ def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndar
 
     Args:
         n: number of texts.
-        n_permutations: number of random sign combinations.
+        n_permutations: number of permutations, each with random signs for all texts.
         seed: random seed.
 
     Yields:
         Chunks, [permutations, texts]: 1 if the sign of a text is flipped, otherwise 0.
     """
     generator = np.random.default_rng(seed)
-    max_chunk_size = max(1, 2**20 // n)
+    max_chunk_size = max(1, VALUES_PER_CHUNK // n)
     for start in range(0, n_permutations, max_chunk_size):
         chunk_size = min(max_chunk_size, n_permutations - start)
         flips = generator.integers(0, 2, (chunk_size, n), dtype=np.int8)

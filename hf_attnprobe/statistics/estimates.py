@@ -1,14 +1,14 @@
 """Estimates over texts with confidence intervals: means, shares, and many means at once.
 
-Statistics are often skewed: for example, a total variation distance is 0 for most texts and large for
-a few. Symmetric intervals and bootstrap percentiles then miss the true mean too often on one side
-(``docs/verdicts.md`` states how often). The confidence interval for a mean is therefore computed from
-the first three moments: Hall (1992, "On the removal of skewness by transformation") applies a cubic
-function to the t statistic that removes its skewness to first order. The interval ends then follow from
-Student's t distribution. This needs no resampling, so the interval does not depend on the row order.
+Many statistics are skewed. For example, the output change is 0 for most texts and large for a few texts.
+Symmetric intervals and bootstrap percentiles then miss the true mean too often (see
+``docs/verdicts.md``). The interval for a mean is therefore computed with a method by Hall (1992, "On the
+removal of skewness by transformation"). It applies a cubic function to the t statistic, which removes most
+of the skewness. The ends of the interval then follow from Student's t distribution. This method does not
+need random resamples.
 
 For a share, each text has the value 0 or 1. Its interval is exact, and has a positive width even if all
-texts agree. Scores that are not means have percentile bootstrap intervals over texts.
+values are equal. Scores that are not means have percentile bootstrap intervals over texts.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -88,13 +88,14 @@ class Estimate:
 
 
 CONFIDENCE_LEVEL = 0.95
-"""Probability with which a confidence interval covers the true value, unless stated otherwise."""
+"""Default probability with which a confidence interval covers the true value."""
 
 
 def compute_sidak_critical_value(n: int) -> float:
     """Compute the critical value for n simultaneous 95% confidence intervals (Šidák 1967).
 
-    With it, n intervals for independent means all cover their true mean with 95% probability.
+    If the means are independent, n intervals of this width cover all true means with 95%
+    probability.
 
     Args:
         n: number of intervals.
@@ -106,7 +107,7 @@ def compute_sidak_critical_value(n: int) -> float:
 
 
 SINGLE_CRITICAL_VALUE = compute_sidak_critical_value(1)
-"""Critical value for a single 95% confidence interval: 1.96 standard errors."""
+"""Critical value for a single 95% confidence interval: a half-width of 1.96 standard errors."""
 
 
 def compute_share_interval(
@@ -233,11 +234,11 @@ def find_binary_columns(values: np.ndarray) -> np.ndarray:
 
 
 N_RESAMPLES = 1000
-"""Number of random resamples of the texts from which a bootstrap confidence interval is computed."""
-MANY_TEXTS = 20_000
-"""Number of texts above which a normal distribution replaces bootstrap resamples and random signs.
+"""Default number of bootstrap resamples for a confidence interval."""
+MAX_RESAMPLED_TEXTS = 20_000
+"""Largest number of texts from which random resamples are drawn.
 
-The mean over so many texts is nearly normally distributed, so the printed digits do not change.
+With more texts, confidence intervals and p-values are computed from a normal distribution instead.
 """
 
 
@@ -293,7 +294,7 @@ def compute_moments(values: np.ndarray) -> Moments:
 
 
 TEXTS_PER_CHUNK = 2**14
-"""Number of texts that are copied at a time when moments are summed, which limits the memory."""
+"""Number of texts per chunk. Sums over many texts are computed in chunks, to limit the memory."""
 
 
 def _iterate_chunks(values: np.ndarray) -> Iterator[np.ndarray]:
@@ -309,8 +310,8 @@ def compute_mean_interval(
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -332,8 +333,8 @@ def compute_interval_from_moments(
 
     Args:
         moments: moments, each [columns].
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column without values.
@@ -357,8 +358,8 @@ def compute_difference_interval(
     Args:
         moments: moments of the first sample, each [columns].
         other: moments of the second sample, whose mean is subtracted.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors. Use a larger value than 1.96 for simultaneous intervals.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean. Use a larger value than 1.96 for simultaneous intervals.
 
     Returns:
         Low and high ends, [2, columns]; NaN if one sample has no values.
@@ -372,7 +373,8 @@ def compute_difference_interval(
     degrees_of_freedom = np.ones_like(total_variance)
     np.divide(total_variance**2, welch_divisor, out=degrees_of_freedom, where=welch_divisor > 0)
 
-    # The moments of both means add up; the third one changes its sign with the mean.
+    # The moments of a difference are sums of the moments of both means. The third moment of the
+    # subtracted mean has a negative sign.
     n = _clamp_to_one(moments.n)
     other_n = _clamp_to_one(other.n)
     m2 = moments.m2 / n**2
@@ -404,10 +406,10 @@ def _clamp_to_one(n: np.ndarray) -> np.ndarray:
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of each column's mean as m3 / m2^1.5, or 0 for a constant column.
+    """Compute the skewness of each column's mean; 0 for a column whose values are all equal.
 
-    The skewness of a mean is the skewness of its values divided by √n. The factors n cancel, so only
-    the sums of squared (m2) and cubed (m3) deviations are needed.
+    The skewness of a mean over n texts is the skewness of the values divided by √n. This equals
+    m3 / m2^1.5, with m2 and m3 as in :class:`Moments`.
     """
     with np.errstate(over="ignore"):
         scale = m2**1.5
@@ -424,15 +426,16 @@ def _compute_hall_interval(
     """Compute confidence intervals by inverting Hall's cubic transformation (1992).
 
     The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t. Here λ is the skewness, and s is
-    the 95% quantile of Student's t distribution. For larger quantiles, the cubic function bends
-    too much. A wider interval is therefore the 95% interval, stretched on both sides by the ratio
-    between the two quantiles.
+    the quantile of Student's t distribution for a 95% interval. For wider intervals, the cubic
+    function is too inaccurate. The 95% interval is therefore computed first, and then both of its
+    sides are multiplied by the ratio between the two quantiles.
 
     Returns:
         Low and high ends, [2, columns].
     """
     quantile = stdtrit(degrees_of_freedom, ndtr(SINGLE_CRITICAL_VALUE))
-    stretched_error = standard_error * stdtrit(degrees_of_freedom, ndtr(critical_value)) / quantile
+    requested_quantile = stdtrit(degrees_of_freedom, ndtr(critical_value))
+    stretched_error = standard_error * requested_quantile / quantile
     ends = []
     for signed_quantile in (quantile, -quantile):
         shifted_quantile = signed_quantile - skewness / 6
@@ -450,9 +453,10 @@ def draw_resample_counts(
     seed: int | Sequence[int] = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
-    """Draw bootstrap resamples (Efron 1979) as counts: how often each text is drawn.
+    """Draw bootstrap resamples of the texts (Efron 1979).
 
-    With counts, a single matrix product gives the sums over all resamples.
+    A resample is represented by counts, which state how often each text is drawn. A single matrix
+    product with the counts gives the sums over all resamples.
 
     Args:
         n_texts: number of texts to draw from.
@@ -486,13 +490,13 @@ def compute_percentile_interval(resampled_values: np.ndarray) -> tuple[float, fl
 
 
 def compute_means_and_intervals(
-    values: np.ndarray, shares: np.ndarray
+    values: np.ndarray, is_share: np.ndarray
 ) -> tuple[Moments, np.ndarray]:
     """Compute the moments of each column and a 95% confidence interval for its mean.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        shares: whether a column's mean is a share, bool [columns]. If all values in such a
+        is_share: whether a column's mean is a share, bool [columns]. If all values in such a
             column are 0 or 1, its interval is exact.
 
     Returns:
@@ -500,7 +504,8 @@ def compute_means_and_intervals(
     """
     moments = compute_moments(values)
     ends = compute_interval_from_moments(moments)
-    is_exact = find_binary_columns(values) & shares
+    # The intervals for shares are replaced by exact intervals.
+    is_exact = find_binary_columns(values) & is_share
     hits = (moments.n * moments.mean)[is_exact].round()
     ends[:, is_exact] = compute_share_interval(hits, moments.n[is_exact])
     return moments, ends
@@ -534,12 +539,13 @@ def estimate_function_of_means(
 ) -> Estimate:
     """Estimate a function of several means, such as a ratio, with a confidence interval.
 
-    The interval is the confidence interval for the mean jackknife pseudo-value; see
+    The interval is the confidence interval for the mean of the jackknife pseudo-values; see
     :func:`compute_pseudo_values`.
 
     Args:
-        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
+        columns: values of each statistic, [texts]. Texts with NaN in any column are ignored.
+        function: function that computes numbers, [...], from means, [..., columns]. It returns
+            NaN if the number is undefined.
 
     Returns:
         The estimate. Its n is 0 if no text has all values, or if the function is undefined.
@@ -557,14 +563,16 @@ def estimate_function_of_means(
 def compute_pseudo_values(
     columns: Sequence[np.ndarray], function: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[float, np.ndarray]:
-    """Compute a function of several means and each text's contribution to it.
+    """Compute a function of several means, and how much each text contributes to its value.
 
-    The contributions are Tukey's jackknife pseudo-values n·f − (n − 1)·f(without the text). Their
-    mean equals f without its first-order bias (Miller 1974, "The jackknife").
+    The contributions are jackknife pseudo-values (Miller 1974, "The jackknife"). With n texts and
+    the value f, the pseudo-value of a text is n·f − (n − 1)·f(without the text). The mean of all
+    pseudo-values is f with a correction for bias.
 
     Args:
-        columns: values of each statistic, [texts]; texts with a NaN in any column are ignored.
-        function: maps means, [..., columns], to numbers, [...]; NaN if undefined.
+        columns: values of each statistic, [texts]. Texts with NaN in any column are ignored.
+        function: function that computes numbers, [...], from means, [..., columns]. It returns
+            NaN if the number is undefined.
 
     Returns:
         The function value, and one pseudo-value for each text that has all values.
@@ -580,8 +588,10 @@ def compute_pseudo_values(
     mean = total / n
     value = float(function(mean))
     pseudo_values = np.full(n, np.nan)
+    if n == 1:
+        return value, pseudo_values
     start = 0
-    for chunk in _iterate_complete_texts(columns) if n > 1 else ():
+    for chunk in _iterate_complete_texts(columns):
         values_without_text = function((n * mean - chunk) / (n - 1))
         end = start + len(chunk)
         pseudo_values[start:end] = n * value - (n - 1) * values_without_text
@@ -598,9 +608,11 @@ def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarra
     Yields:
         Chunks with the values of these texts, [texts, columns].
     """
-    for chunks in zip(*map(_iterate_chunks, columns), strict=True):
-        texts = np.stack(chunks, axis=1)
-        yield texts[~np.isnan(texts).any(1)]
+    chunk_iterators = [_iterate_chunks(column) for column in columns]
+    for column_chunks in zip(*chunk_iterators, strict=True):
+        values = np.stack(column_chunks, axis=1)
+        is_complete = ~np.isnan(values).any(1)
+        yield values[is_complete]
 
 
 def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
@@ -620,23 +632,23 @@ def estimate_mean(values: np.ndarray, *, share: bool = False) -> Estimate:
 # --- Many means at once -----------------------------------------------------------------------
 
 
-N_DRAWS = 2000
-"""Number of random draws in the multiplier bootstrap.
+N_BOOTSTRAP_DRAWS = 2000
+"""Default number of bootstrap draws for simultaneous confidence intervals.
 
-It estimates how wide confidence intervals must be to cover all their means at once.
+The draws determine how wide the intervals must be to cover all true means at once.
 """
-DRAWS_PER_CHUNK = 250
-"""Number of multiplier bootstrap draws that are computed at a time, which limits the memory."""
+BOOTSTRAP_DRAWS_PER_CHUNK = 250
+"""Number of bootstrap draws per chunk. The draws are computed in chunks, to limit the memory."""
 
 
 def compute_simultaneous_interval(
-    values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS
+    values: np.ndarray, *, seed: int = 0, n_draws: int = N_BOOTSTRAP_DRAWS
 ) -> np.ndarray:
     """Compute simultaneous 95% confidence intervals for the means of all columns.
 
-    With 95% probability, all intervals cover their true means at once. A column that only
-    contains 0 and 1 is a share, so its interval is exact and has a positive width even if all
-    texts agree. For any other column without variation, both interval ends equal the mean.
+    With 95% probability, all intervals cover their true means at once. If a column only contains 0
+    and 1, its mean is a share. The interval is then exact, and has a positive width even if all
+    values are equal. For any other column of equal values, both ends equal the mean.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
@@ -651,12 +663,12 @@ def compute_simultaneous_interval(
 
 
 def compute_interval_at_critical_value(values: np.ndarray, critical_value: float) -> np.ndarray:
-    """Compute a confidence interval for each column's mean, with a given critical value.
+    """Compute a confidence interval for each column's mean, with a given width.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
-        critical_value: half-width that a normally distributed mean would have, in standard
-            errors.
+        critical_value: half-width of the interval in standard errors, for a normally distributed
+            mean.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
@@ -672,7 +684,9 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
     return intervals
 
 
-def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int = N_DRAWS) -> float:
+def estimate_critical_value(
+    values: np.ndarray, *, seed: int = 0, n_draws: int = N_BOOTSTRAP_DRAWS
+) -> float:
     """Estimate the critical value for simultaneous 95% confidence intervals.
 
     A multiplier bootstrap draws random weights for the texts. In each draw, the largest deviation
@@ -696,14 +710,14 @@ def estimate_critical_value(values: np.ndarray, *, seed: int = 0, n_draws: int =
     centred = np.nan_to_num((values - moments.mean)[:, is_varying])
     centred = centred / np.sqrt(moments.m2[is_varying])
     generator = np.random.default_rng(seed)
-    if len(values) > MANY_TEXTS:
+    if len(values) > MAX_RESAMPLED_TEXTS:
         # The distribution of the means only depends on their covariance matrix, so its square
         # root replaces the rows for the texts.
         eigenvalues, eigenvectors = np.linalg.eigh(centred.T @ centred)
         centred = (eigenvectors * np.sqrt(eigenvalues.clip(0))).T
     largest_deviations = []
-    for start in range(0, n_draws, DRAWS_PER_CHUNK):
-        chunk_size = min(DRAWS_PER_CHUNK, n_draws - start)
+    for start in range(0, n_draws, BOOTSTRAP_DRAWS_PER_CHUNK):
+        chunk_size = min(BOOTSTRAP_DRAWS_PER_CHUNK, n_draws - start)
         weights = generator.standard_normal((chunk_size, len(centred)))
         largest_deviations.append(np.abs(weights @ centred).max(1))
     quantile = np.quantile(np.concatenate(largest_deviations), CONFIDENCE_LEVEL)

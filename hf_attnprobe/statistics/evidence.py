@@ -93,10 +93,12 @@ class Evidence:
         Returns:
             The function value with its confidence interval.
         """
-        columns = [*map(self.get_values, names)]
-        return estimate_function_of_means(
-            columns, lambda means: function(*np.moveaxis(means, -1, 0))
-        )
+
+        def call_with_separate_means(means: np.ndarray) -> np.ndarray:
+            return function(*np.moveaxis(means, -1, 0))
+
+        columns = [self.get_values(name) for name in names]
+        return estimate_function_of_means(columns, call_with_separate_means)
 
     @property
     def parts(self) -> Sequence[Part]:
@@ -175,7 +177,4 @@ def build_evidence(
 
 
 GREEDY_STATISTIC = "answer_is_greedy"
-"""Name of a statistic of language models: whether greedy decoding generates the explained answer.
-
-It is 1 if the model itself would give this answer, otherwise 0.
-"""
+"""Name of the statistic that is 1 if greedy decoding generates the explained answer, and 0 if not."""

@@ -1,8 +1,8 @@
-"""Answers to questions about a model: rules, their thresholds, and how estimates are graded.
+"""Answers to questions about a model, from the comparison of an estimate with thresholds.
 
-A rule grades an estimate by its 95% confidence interval. There is only an answer if the interval does
-not contain a threshold, and if the estimate is based on at least :data:`MIN_TEXTS` texts. Otherwise the
-answer is "cannot say".
+A rule grades an estimate as "yes", "partly" or "no" by its 95% confidence interval. If the interval
+contains a threshold, the answer is "cannot say". The answer is also "cannot say" for fewer than
+:data:`MIN_TEXTS` texts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from hf_attnprobe.statistics.rows import Texts
 
 
 MIN_TEXTS = 30
-"""Smallest number of texts from which a question about a model is answered.
+"""Smallest number of texts that are needed to answer a question about a model.
 
-With fewer texts, confidence intervals are unreliable, and the answer is "cannot say".
+With fewer texts, the confidence intervals are unreliable, so the answer is "cannot say".
 """
 MIN_PROMPTS = 10
-"""Smallest number of prompts from which a question about a language model is answered.
+"""Smallest number of prompts that are needed to answer a question about a language model.
 
-It is smaller than the 30 texts that other models need, because a prompt takes seconds and contains many units. With so few
-prompts, confidence intervals are still valid: they use Student's t distribution, or are exact for
-shares.
+Other models need 30 texts. A prompt takes longer than a text, and it contains many units. With ten
+prompts, the confidence intervals are still valid, because they use Student's t distribution. Intervals
+for shares are exact.
 """
 
 
@@ -49,7 +49,11 @@ class Answer(StrEnum):
         Returns:
             One of the phrases.
         """
-        return {Answer.YES: yes, Answer.NO: no}.get(self, otherwise)
+        if self == Answer.YES:
+            return yes
+        if self == Answer.NO:
+            return no
+        return otherwise
 
     @property
     def opposite(self) -> "Answer":
@@ -58,23 +62,23 @@ class Answer(StrEnum):
 
 
 ORDERED_ANSWERS = (Answer.NO, Answer.PARTLY, Answer.YES)
-"""Answers no, partly and yes, sorted by the graded number from low to high."""
+"""Answers in ascending order: the lowest numbers are graded "no", and the highest ones "yes"."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A number per text, which allows two audits to be compared text by text.
+    """One number for each text, by which two audits are compared text by text.
 
     Attributes:
         description: description of the number.
-        values: function from the statistics at a site to one number per text, [texts]; None if a
-            statistic is missing.
+        compute_values: function from the statistics at a site to one number per text, [texts]. It
+            returns None if a statistic is missing.
         excludes_default_classes: whether texts in default classes are left out. The model
             predicts a default class if nothing in the text points to another class.
     """
 
     description: str
-    values: Callable[[Texts], np.ndarray | None]
+    compute_values: Callable[[Texts], np.ndarray | None]
     excludes_default_classes: bool = False
 
     def compute(self, texts: Texts) -> pd.Series | None:
@@ -86,8 +90,10 @@ class Measure:
         Returns:
             The numbers, indexed by text id; None if a statistic is missing.
         """
-        values = self.values(texts)
-        return None if values is None else pd.Series(values, index=texts.index)
+        values = self.compute_values(texts)
+        if values is None:
+            return None
+        return pd.Series(values, index=texts.index)
 
 
 def make_statistic_measure(
@@ -102,7 +108,8 @@ def make_statistic_measure(
     Args:
         description: description of the number.
         name: statistic name.
-        transform: function that is applied to the values, [texts] -> [texts]; by default, none.
+        transform: function that is applied to the values, [texts] -> [texts]. By default, the values
+            are not changed.
         excludes_default_classes: whether texts in default classes are left out.
 
     Returns:
@@ -110,7 +117,9 @@ def make_statistic_measure(
     """
 
     def compute_values(texts: Texts) -> np.ndarray | None:
-        return transform(texts.get_values(name)) if name in texts else None
+        if name not in texts:
+            return None
+        return transform(texts.get_values(name))
 
     return Measure(description, compute_values, excludes_default_classes)
 
@@ -162,8 +171,10 @@ class Rule:
     @property
     def thresholds(self) -> dict[str, float]:
         """Thresholds, keyed by a label such as "partly from"."""
+        if self.partly == self.yes == 0:
+            return {"yes above": self.yes}
         if self.partly == self.yes:
-            return {"yes above" if self.yes == 0 else "yes from": self.yes}
+            return {"yes from": self.yes}
         return {"partly from": self.partly, "yes from": self.yes}
 
     @property
@@ -220,7 +231,7 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
 def grade_range(
     lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> Answer:
-    """Grade a number for which only a lower and an upper bound were estimated.
+    """Grade a number that is only known to be between two estimated bounds.
 
     Args:
         lowest: estimate of the lower bound.
@@ -232,7 +243,9 @@ def grade_range(
         The answer; "cannot say" if several answers are possible.
     """
     possible_answers = list_possible_answers(lowest, highest, rule, min_texts)
-    return possible_answers[0] if len(possible_answers) == 1 else Answer.CANNOT_SAY
+    if len(possible_answers) != 1:
+        return Answer.CANNOT_SAY
+    return possible_answers[0]
 
 
 def list_possible_answers(
@@ -279,12 +292,13 @@ def join_answers(answers: Sequence[Answer]) -> str:
 
 
 def _get_grade_index(value: float, rule: Rule) -> int:
-    """Compare a number with the thresholds of a rule.
+    """Return the index of a number's answer in :data:`ORDERED_ANSWERS`: 0 is no, 2 is yes.
 
-    Returns:
-        0 for "no", 1 for "partly" and 2 for "yes". A number that equals a threshold reaches it,
-        except that a single threshold of 0 must be exceeded.
+    A number that equals a threshold reaches it. There is one exception: if the only threshold is 0,
+    the number must be larger than 0.
     """
     if rule.partly == rule.yes == 0:
         return 2 if value > 0 else 0
-    return (value >= rule.partly) + (value >= rule.yes)
+    is_at_least_partly = value >= rule.partly
+    is_yes = value >= rule.yes
+    return int(is_at_least_partly) + int(is_yes)

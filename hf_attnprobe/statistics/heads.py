@@ -1,9 +1,9 @@
-"""Evaluation of single heads and head groups by their effect and their faithfulness.
+"""Evaluation of single heads and of groups of heads, by their effect and their faithfulness.
 
-Each head is graded by the same two numbers as the model's whole attention. Readers look for the most
-striking heads in a table. Confidence intervals for single heads are therefore simultaneous: with 95%
-probability they hold for all heads at once, separately for each of the two numbers. The interval for a
-head group is valid for this group alone.
+Each head is graded by the same two numbers as the model's whole attention. People who read a table of
+heads look for the most striking ones. The confidence intervals for single heads are therefore
+simultaneous: with 95% probability, they cover the true effects of all heads at once. The same holds for
+the faithfulness of all heads. The interval for a group of heads is valid for this group alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,33 +36,29 @@ from hf_attnprobe.statistics.summary import select_site_texts
 
 
 LayerHead = tuple[int, int]
-"""Layer index and head index of an attention head, both from 0; negative indices mark groups."""
+"""Layer and head index of an attention head, both from 0. Negative indices mean groups of heads."""
 ALL_HEADS_INDEX = -1
-"""Layer or head index −1, which means "all".
+"""Layer or head index that means "all".
 
-Layer 3 with head −1 stands for all heads of layer 3. Layer −1 with head −1 stands for all attention.
+For example, layer 3 with head −1 means all heads of layer 3. Layer −1 with head −1 means all attention.
 """
 HEAD_SET_INDEX = -2
-"""Layer index −2, which marks a user-defined set of heads.
+"""Layer index of a set of heads that the user has defined.
 
-The head index is then the number of the set: layer −2 with head 0 stands for the first set.
+The head index is the number of the set. For example, layer −2 with head 0 is the first set.
 """
 ALL_ATTENTION_SITE: LayerHead = (ALL_HEADS_INDEX, ALL_HEADS_INDEX)
-"""Site (layer −1, head −1) that stands for all attention of the model."""
+"""Site (layer and head) that means all attention of the model."""
 Interval = tuple[float, float]
 """Low and high end of a confidence interval."""
 
 EFFECT_STATISTIC = "standard_tvd"
 """Name of the statistic that measures the effect of attention on the output.
 
-It is the median output change over many shuffles of the attention weights, as a total variation
-distance at the standard temperature.
+The effect is the median output change over many shuffles of the attention weights.
 """
-WORST_EFFECT_STATISTIC = "largest_standard_tvd"
-"""Name of the statistic that measures the largest output change over all shuffles.
-
-Like the median change, it is a total variation distance at the standard temperature.
-"""
+LARGEST_EFFECT_STATISTIC = "largest_standard_tvd"
+"""Name of the statistic that measures the largest effect over all shuffles of the attention weights."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +100,10 @@ class HeadEvaluation:
 
     @property
     def answer(self) -> str:
-        """Answer for reports, such as "yes", "partly or yes" or "cannot say"."""
+        """Answer for reports. If "no" is only one of several possible answers, it is "cannot say".
+
+        Otherwise, all possible answers are joined, as in "partly or yes".
+        """
         if len(self.possible_answers) > 1 and not self.is_surely_faithful:
             return str(Answer.CANNOT_SAY)
         return " or ".join(self.possible_answers)
@@ -168,7 +167,7 @@ def _measure_site(
     """
     texts = select_site_texts(rows, site)
     effect = estimate_mean(texts.get_values(EFFECT_STATISTIC))
-    worst_effect = estimate_mean(texts.get_values(WORST_EFFECT_STATISTIC))
+    worst_effect = estimate_mean(texts.get_values(LARGEST_EFFECT_STATISTIC))
     faithfulness = compute_faithfulness(select_site_texts(explained_rows, site), parts=parts)
     return HeadEvaluation(site, effect, worst_effect, faithfulness.score, faithfulness.parts)
 
@@ -176,7 +175,7 @@ def _measure_site(
 def _compute_contributions(rows: Rows, site: LayerHead, parts: Sequence[Part]) -> pd.Series | None:
     """Compute how much each text contributes to a head's faithfulness.
 
-    The mean of these contributions is the faithfulness (up to the bias that the jackknife removes).
+    The mean of these contributions is the faithfulness, with a correction for bias.
 
     Returns:
         Contributions, indexed by text id; None if faithfulness is undefined.
@@ -194,7 +193,7 @@ def _grade_site(
     faithfulness_intervals: Mapping[LayerHead, Interval],
     rules: Mapping[str, Rule],
 ) -> HeadEvaluation:
-    """Grade a head or a head group: add the answers that its confidence intervals do not exclude.
+    """Grade a head or a head group by adding all answers that its confidence intervals allow.
 
     For a single head, the intervals are first replaced by simultaneous intervals over all heads.
 
@@ -212,6 +211,7 @@ def _grade_site(
         effect = replace(effect, ci95=effect_intervals.get(evaluation.site))
         interval = faithfulness_intervals.get(evaluation.site)
         score = replace(score, ci95=_extend_interval(score.value, interval))
+        # There are no simultaneous intervals for the worst shuffle.
         worst_effect = replace(evaluation.worst_effect, ci95=None)
         evaluation = replace(
             evaluation, effect=effect, worst_effect=worst_effect, faithfulness=score
@@ -221,9 +221,10 @@ def _grade_site(
 
 
 def _extend_interval(value: float, interval: Interval | None) -> Interval | None:
-    """Extend a confidence interval so that it contains the estimate, and limit it to at most 1.
+    """Extend a confidence interval for faithfulness so that it contains the estimate.
 
-    A jackknife interval is centred on the bias-corrected value, so it may not contain the estimate.
+    The interval is centred on a bias-corrected value, so it may not contain the estimate. Its upper
+    end is limited to 1, the largest possible faithfulness.
     """
     if interval is None:
         return None
@@ -236,9 +237,9 @@ def list_possible_verdicts(
 ) -> tuple[Answer, ...]:
     """List the possible verdicts about a head, from its effect and its faithfulness.
 
-    Both numbers are graded by no, partly or yes. The verdict is the lower one of these two answers:
-    a head with the effect "yes" and the faithfulness "no" gets the verdict "no". A number that was
-    measured for fewer than 30 texts does not exclude any answer.
+    Both numbers are graded with no, partly or yes, and the verdict is the lower grade. For example,
+    a head with the effect "yes" and the faithfulness "no" gets the verdict "no". If a number was
+    measured for fewer than 30 texts, all grades are possible.
 
     Args:
         effect: output change that the median shuffle causes.

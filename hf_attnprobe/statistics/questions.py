@@ -1,9 +1,8 @@
 """Questions about attention that determine the verdict of an audit.
 
-Each question is a single record. It contains the question itself, the graded number with its thresholds
-and their source, all phrases for reports, and the function that measures the number. To add a question,
-register it here: the verdict, the report sentences, the charts, comparisons between audits and
-``docs/verdicts.md`` all use these records.
+Each question is a single record. It contains the graded number with its thresholds and their source, all
+phrases for reports, and the function that measures the number. To add a question, register it here. The
+verdict, the reports, comparisons between audits and ``docs/verdicts.md`` all use these records.
 
 The verdict mainly depends on faithfulness, whose parts are measured on the same scale (see
 :mod:`~hf_attnprobe.statistics.scale`). If attention has no effect on the output, there is nothing to
@@ -92,22 +91,22 @@ class Question(Rule):
 
 
 CLASSIFIER_QUESTIONS: dict[str, Question] = {}
-"""Registered questions about the attention of classifiers, keyed by a short name such as "erasure".
+"""Maps the keys of all questions about classifiers, such as "erasure", to the questions.
 
-Reports list them in this order.
+Questions are added by :func:`register_question`. Reports list them in this order.
 """
 ANSWER_QUESTIONS: dict[str, Question] = {}
-"""Registered questions about language models that answer from a passage, keyed by a short name.
+"""Maps the keys of all questions about language models, such as "source", to the questions.
 
-Reports list them in this order.
+Questions are added by :func:`register_question`. Reports list them in this order.
 """
 
 
 MeasureFunction = Callable[[Evidence, Rule], Measurement | None]
-"""Function that measures the number for a question.
+"""Function that measures the number by which a question is answered.
 
-Its arguments are everything that was measured for a model, and the rule with the thresholds. It returns
-None if the required statistics are missing.
+It receives everything that was measured for a model, and the rule with the thresholds. It returns None if
+required statistics are missing.
 """
 
 
@@ -157,27 +156,22 @@ def _add_question(
         )
 
 
-CALIBRATION_SOURCE = (
-    "thresholds by calibration: they are the scores of models whose attention points to the deciding "
-    "words in half and in three quarters of the texts (docs/calibration.md)"
+THRESHOLD_SOURCE = (
+    "thresholds by calibration: models reach them if their attention points to the deciding words in "
+    "half or in three quarters of the texts (docs/calibration.md)"
 )
-"""Sentence in reports that explains how the thresholds .4 (partly) and .65 (yes) were chosen."""
-ZERO_ESTIMATE = Estimate(0.0, (0.0, 0.0), 10**9)
-"""Lower bound of a share if nothing else is known about it: exactly 0.
-
-The bound holds for any number of texts, so n is so large that no minimum number of texts excludes it.
-"""
+"""Source of the two faithfulness thresholds, .4 (partly) and .65 (yes), as printed in reports."""
 SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
-"""Labelled ends of the faithfulness scale: a random order scores 0, and the best order scores 1."""
+"""Maps the label of each end of the faithfulness scale to its position on the scale."""
 PARTLY_THRESHOLD = 0.4
-"""Smallest faithfulness for the answer "partly", between a random order, 0, and the best order, 1."""
+"""Smallest faithfulness for the answer "partly". A random order has 0, and the best order has 1."""
 YES_THRESHOLD = 0.65
-"""Smallest faithfulness for the answer "yes", between a random order, 0, and the best order, 1."""
+"""Smallest faithfulness for the answer "yes". A random order has 0, and the best order has 1."""
 EFFECT_THRESHOLD = 0.05
-"""Smallest output change by shuffled attention from which attention has an effect.
+"""Smallest effect of attention for the answer "yes".
 
-It is a total variation distance at the standard temperature. For comparison: if a tenth of the logit
-depends on attention, shuffles change the output by .02. If half of the logit does, they change it by .13.
+The effect is the output change when the attention weights are shuffled, from 0 to 1. For comparison, it
+is .02 if a tenth of the logit depends on attention, and .13 if half of the logit depends on attention.
 """
 
 
@@ -192,10 +186,7 @@ COMPARED_RANKINGS = {
     "last_layer": "attention of the last layer",
     "given": "the user-provided scores",
 }
-"""Rankings whose faithfulness is printed for comparison with that of attention.
-
-The keys are ranking names, and the values are labels for reports.
-"""
+"""Maps each ranking that is compared with attention to its label in reports."""
 
 
 @register_question(
@@ -206,7 +197,7 @@ The keys are ranking names, and the values are labels for reports.
     "models: order, drop and source); each part is 0 for a random order and 1 for the best order",
     partly=PARTLY_THRESHOLD,
     yes=YES_THRESHOLD,
-    source=CALIBRATION_SOURCE,
+    source=THRESHOLD_SOURCE,
     procedure="Several tests answer this question for the same texts in different ways. Each result "
     "is a position on a scale from a random order of the {units}, 0, to the best possible order, 1. "
     "Faithfulness is the mean of these positions.",
@@ -260,7 +251,7 @@ def _describe_default_classes(evidence: Evidence) -> str:
     share = 1 - n_explained / len(evidence.texts)
     return (
         f" The model predicts {names} by default, so these texts ({share:.0%}) have nothing to "
-        "highlight and the number is computed from the other texts."
+        "highlight. The number is computed from the other texts."
     )
 
 
@@ -280,9 +271,10 @@ def _describe_class_differences(evidence: Evidence) -> str:
     intervals = [score.ci95 for score in scores.values() if score.ci95]
     if not intervals:
         return ""
-    highest_low = max(low for low, _ in intervals)
-    lowest_high = min(high for _, high in intervals)
-    if highest_low <= lowest_high:
+    # All intervals overlap if the largest lower end is not above the smallest upper end.
+    largest_lower_end = max(low for low, _ in intervals)
+    smallest_upper_end = min(high for _, high in intervals)
+    if largest_lower_end <= smallest_upper_end:
         return ""
     class_scores = ", ".join(
         f"{score.interval_text} in texts predicted {name}" for name, score in scores.items()
@@ -314,9 +306,9 @@ def _build_part_attributes(part: Part, **attributes: Any) -> dict[str, Any]:
 
 
 SupportingMeans = Mapping[str, tuple[str, str]]
-"""Means that are printed for comparison with a faithfulness part, keyed by a short name.
+"""Means that reports print next to the score of a faithfulness part.
 
-Each value is a pair of the statistic to average and its description, such as
+Maps the short name of each mean, such as "random", to a statistic and its description, such as
 ``("removal@random", "loss without random tokens")``.
 """
 
@@ -391,7 +383,7 @@ _register_part_question(
         ),
     },
     source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
-    "1987); " + CALIBRATION_SOURCE,
+    "1987); " + THRESHOLD_SOURCE,
     procedure="Each token is left out in turn. The change of {prediction} shows how important the "
     "token is. The score shows how well attention ranks the important tokens first.",
     if_yes="{units} with more attention matter more when they are left out",
@@ -412,7 +404,7 @@ _register_part_question(
     **_build_part_attributes(
         ERASURE,
         source="Serrano & Smith 2019, Section 5; nine tenths of the margin replace the flip, which "
-        "noise in the unimportant tokens can cause; " + CALIBRATION_SOURCE,
+        "noise in the unimportant tokens can cause; " + THRESHOLD_SOURCE,
         procedure="Attention weights are set to 0 one after the other, the largest first, until "
         "nine tenths of the decision's margin are lost. This is repeated with random orders and "
         "with the smallest set of weights that is sufficient. A text in which no order is "
@@ -477,9 +469,10 @@ FLIP_STATISTICS = (
     "fraction_to_flip@attention",
     "minimal_fraction",
 )
-"""Statistics that measure the share of attention weights erased until the decision flips.
+"""Statistics that measure how many attention weights must be erased until the decision flips.
 
-They are measured for a random order, for the order of attention, and for the smallest sufficient set.
+They are the shares of weights in a random order, in the order of attention, and in the smallest set of
+weights that flips the decision.
 """
 
 
@@ -505,7 +498,7 @@ _register_part_question(
             "loss without the first tokens of the best known order",
         ),
     },
-    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + CALIBRATION_SOURCE,
+    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + THRESHOLD_SOURCE,
     procedure="The tokens with most attention are removed from the text itself. The loss is compared "
     "with the loss without as many random tokens, and with the largest loss that any known order "
     "causes.",
@@ -537,7 +530,7 @@ _register_part_question(
             "overlap of the same weights on random tokens",
         ),
     },
-    source="overlap is 1 − total variation; Shapley values in short texts; " + CALIBRATION_SOURCE,
+    source="overlap is 1 − total variation; Shapley values in short texts; " + THRESHOLD_SOURCE,
     procedure="A map of a text should show the loss when each token is left out, as a share of the "
     "sum of all losses. The overlap of attention with these shares is compared with the overlap of "
     "the same weights on random tokens.",
@@ -666,18 +659,20 @@ def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
         lowest = subtract_from_one(upper_share)
         bound_note = f"certainly at most {upper_share.interval_text} of it"
     else:
-        lowest, bound_note = ZERO_ESTIMATE, "no upper bound is known"
+        # Uniqueness is never below 0. This bound needs no texts, so its n exceeds any minimum.
+        lowest = Estimate(0.0, (0.0, 0.0), n=10**9)
+        bound_note = "no upper bound is known"
     farthest_jsd = evidence.estimate_mean("epsilon_max_jsd@0.01")
     largest_jsd = evidence.estimate_mean("largest_jsd")
     at_least = "" if is_exact else "at least "
-    influence = "how saturated the output is"
+    other_influence = "how saturated the output is"
     if evidence.words.is_number:
-        influence = "how little the number varies with attention at all"
+        other_influence = "how little the number varies with attention at all"
     sentences = (
         "The farthest attention that changes the output by at most "
         f"{evidence.words.epsilon_text} reaches {at_least}{share.interval_text} of the largest "
         f"possible distance, on average over texts (JSD {farthest_jsd.value:.2f} of "
-        f"{largest_jsd.value:.2f}; {bound_note}). The share also depends on {influence}."
+        f"{largest_jsd.value:.2f}; {bound_note}). The share also depends on {other_influence}."
     )
     has_no_bound = not is_exact and not upper_share.n and highest.value >= rule.partly
     return Measurement(
@@ -714,10 +709,10 @@ def subtract_from_one(estimate: Estimate) -> Estimate:
 # --- Language models that answer from a passage --------------------------------------------------
 
 
-UNITS_NOTE = (
-    "The units are those of the passage, such as its sentences; everything else stays fixed. "
+UNIT_DEFINITION = (
+    "The units are the parts of the passage, such as its sentences. Everything else stays fixed. "
 )
-"""First sentence in the descriptions of all tests of language models, which defines "unit"."""
+"""Definition of "unit" that begins the description of each test for language models."""
 
 
 BASELINE_LABELS = {
@@ -727,14 +722,11 @@ BASELINE_LABELS = {
     "last": "the last unit",
     "commonest place": "the unit at the most common position",
 }
-"""Labels for simple baselines that guess the source of an answer without using attention.
+"""Maps each baseline to the unit of a passage that it guesses to be the source of an answer."""
+ANSWER_LOSS_STATISTICS = ("lost_by_knockout", "lost_by_deletion")
+"""Statistics that measure the loss of an answer's log-probability without its important units.
 
-For example, the baseline "first" always guesses the first unit of the passage.
-"""
-PATH_STATISTICS = ("lost_by_knockout", "lost_by_deletion")
-"""Statistics that measure how much log-probability the answer loses without its important units.
-
-For the first statistic, attention to these units is blocked. For the second one, they are deleted.
+These units are either hidden by blocking attention to them (knockout), or deleted from the text.
 """
 
 
@@ -744,7 +736,10 @@ def _divide(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def _compute_mediated_share(means: np.ndarray) -> np.ndarray:
-    """Compute the mediated share: the answer's loss by knockout divided by its loss by deletion.
+    """Compute the share of a unit's influence that reaches the answer through attention to the unit.
+
+    This mediated share is the answer's loss if attention to the unit is blocked (knockout), divided
+    by its loss if the unit is deleted.
 
     Args:
         means: mean loss by knockout and mean loss by deletion, [..., 2].
@@ -776,8 +771,9 @@ _register_part_question(
             "score of a ranking by the length of the units",
         ),
     },
-    source="like the importance of a classifier, in nats; " + CALIBRATION_SOURCE,
-    procedure=UNITS_NOTE + "Each unit is deleted in turn. The fall of the answer's log-probability "
+    source="like the importance of a classifier, in nats; " + THRESHOLD_SOURCE,
+    procedure=UNIT_DEFINITION
+    + "Each unit is deleted in turn. The fall of the answer's log-probability "
     "shows how much the answer depends on the unit. The score shows how well attention ranks the "
     "most important units first.",
     if_yes="{units} with more attention cost the answer more when they are deleted",
@@ -808,8 +804,8 @@ _register_part_question(
         "best": ("drop@best", "nats lost without the best units"),
     },
     source="ContextCite (Cohen-Wang et al. 2024), between random units and the best units; "
-    + CALIBRATION_SOURCE,
-    procedure=UNITS_NOTE
+    + THRESHOLD_SOURCE,
+    procedure=UNIT_DEFINITION
     + "The units with most attention are deleted together. The loss is compared "
     "with the loss without as many random units, and without the units whose single deletion costs "
     "most.",
@@ -832,8 +828,8 @@ _register_part_question(
     **_build_part_attributes(
         SOURCE,
         source="leave-one-out as the reference: ContextCite (Cohen-Wang et al. 2024), AttriBoT "
-        "(Liu et al. 2024); " + CALIBRATION_SOURCE,
-        procedure=UNITS_NOTE + "Each unit is deleted in turn. The fall of the answer's "
+        "(Liu et al. 2024); " + THRESHOLD_SOURCE,
+        procedure=UNIT_DEFINITION + "Each unit is deleted in turn. The fall of the answer's "
         "log-probability shows how much the answer depends on the unit. Attention finds the source "
         "if its largest weight is on the unit that costs most. Long units collect weight because of "
         "their length, and first units because of their position. Therefore the best baseline "
@@ -881,8 +877,9 @@ def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
     "these units (mediated share), not clipped; computed from sums over texts",
     partly=0.3,
     yes=0.5,
-    source="attention knockout: Geva et al. 2023, Section 5; " + CALIBRATION_SOURCE,
-    procedure=UNITS_NOTE + "A unit is important if its deletion costs the answer more than noise. "
+    source="attention knockout: Geva et al. 2023, Section 5; " + THRESHOLD_SOURCE,
+    procedure=UNIT_DEFINITION
+    + "A unit is important if its deletion costs the answer more than noise. "
     "The attention weights of the unit are set to 0 in all later rows and all layers, and the rest "
     "of each row is divided by its sum. The loss of the answer is compared with its loss without the "
     "unit. The difference has reached the answer through other tokens.",
@@ -899,7 +896,7 @@ def measure_source(evidence: Evidence, rule: Rule) -> Measurement | None:
     groups=(ANSWER_QUESTIONS,),
     test="knockout",
     compared_measures=(
-        _make_part_measure(Part("mediated share", PATH_STATISTICS, _compute_mediated_share)),
+        _make_part_measure(Part("mediated share", ANSWER_LOSS_STATISTICS, _compute_mediated_share)),
     ),
 )
 def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
@@ -908,7 +905,7 @@ def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
     This is the loss of the answer if attention to the unit is blocked, divided by its loss if the
     unit is deleted.
     """
-    share = evidence.estimate_function(PATH_STATISTICS, _divide)
+    share = evidence.estimate_function(ANSWER_LOSS_STATISTICS, _divide)
     if not share.n:
         return None
     n_units = evidence.estimate_mean("units_that_matter")
@@ -921,4 +918,4 @@ def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
 
 
 ALL_QUESTIONS = {**CLASSIFIER_QUESTIONS, **ANSWER_QUESTIONS}
-"""All questions about attention, for classifiers and for language models, by key."""
+"""All questions about attention, for classifiers and for language models, keyed by a short name."""

@@ -1,9 +1,10 @@
 """Rows: the values that an audit measured for every text, statistic and site.
 
-:class:`Rows` hides whether the values are in memory, in one output folder, or in the folders of several
-machines. It loads each column when it is needed and does not keep it, so even a report about a million
-texts needs little memory. :class:`Texts` contains the statistics at a single site, which is a layer and
-a head.
+A site is a layer and a head. :class:`Texts` contains the statistics at a single site.
+
+The values of :class:`Rows` can be in memory, in one output folder, or in the folders of several machines.
+Each column is loaded when it is needed and is not kept. Even a report about a million texts therefore
+needs little memory.
 """
 
 import functools
@@ -25,23 +26,27 @@ from hf_attnprobe.statistics.sampling import draw_random_order
 
 
 PREDICTION_TEST = "prediction"
-"""Name in the field "test" of rows that contain predictions and labels instead of test results."""
-UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
-"""Statistics that are measured for each unit of a passage; the key after "@" is the unit number.
+"""Test name of the rows that contain the model's predictions and the labels.
 
-Reports do not average them over texts.
+All other rows contain the results of a faithfulness test, such as "erasure".
+"""
+UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
+"""Statistics of a single unit of a passage, such as a sentence.
+
+The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the first unit. Reports do not
+average these statistics over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Fields of a column key, for example ("erasure", "regret@attention", 0, 3)."""
-FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Data type of each field of a column key, in a data frame."""
+"""Names of the four fields in a :data:`Column`, such as ("erasure", "regret@attention", 0, 3)."""
+COLUMN_FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
+"""Maps each column field to its data type in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
-"""Fields that together identify a single value in a data frame with one value per row.
+"""Columns that together identify a row in a data frame with one value per row.
 
-Rows are sorted by these fields, from left to right.
+The rows are sorted by these columns, starting with the first one.
 """
 VALUES_PER_CHUNK = 2**20
-"""Number of values that are loaded at a time when many columns are read, to limit the memory."""
+"""Approximate number of values per chunk. Many columns are read in chunks, to limit the memory."""
 
 Column = tuple[str, str, int, int]
 """Key of a column: test, statistic, layer and head, such as ("erasure", "regret@attention", 0, 3)."""
@@ -116,8 +121,9 @@ class Rows:
             Rows with these columns and with the texts that at least one test measured.
         """
 
-        def is_test_column(test: str, statistic: str, *_: int) -> bool:
-            return test != PREDICTION_TEST and statistic.partition("@")[0] not in UNIT_STATISTICS
+        def is_test_column(test: str, statistic: str, *site: int) -> bool:
+            name, _, _ = statistic.partition("@")
+            return test != PREDICTION_TEST and name not in UNIT_STATISTICS
 
         return self.select(is_test_column).drop_unmeasured_texts()
 
@@ -130,7 +136,7 @@ class Rows:
         Returns:
             Rows with these columns and all texts.
         """
-        return self.select(lambda _, statistic, *__: statistic in names)
+        return self.select(lambda test, statistic, layer, head: statistic in names)
 
     def drop_unmeasured_texts(self) -> "Rows":
         """Drop texts that have no measured value in any column.
@@ -216,15 +222,19 @@ class Rows:
         return pd.DataFrame(self.read_matrix(self.columns), index=self.index, columns=names)
 
     def build_head_frame(self, statistic: str) -> pd.DataFrame:
-        """Convert one statistic to a data frame with a column for each single head.
+        """Convert one statistic to a data frame with one row per text and one column per head.
 
         Args:
-            statistic: statistic name.
+            statistic: statistic name. If two tests measured it, the first one is used.
 
         Returns:
-            One row per text and one column per (layer, head), without empty rows and columns.
+            Data frame with the columns (layer, head), without empty rows and columns.
         """
-        rows = self.select(lambda _, name, layer, head: name == statistic and min(layer, head) >= 0)
+
+        def is_head_column(test: str, name: str, layer: int, head: int) -> bool:
+            return name == statistic and layer >= 0 and head >= 0
+
+        rows = self.select(is_head_column)
         if not rows.columns:
             return pd.DataFrame()
         wide = rows.build_wide_frame().droplevel(["test", "statistic"], axis=1)
@@ -241,13 +251,14 @@ class Rows:
         """
         masks = [self.read_mask(column) for column in self.columns]
         is_measured = np.array(masks, dtype=bool).reshape(len(self.columns), len(self))
+        # Each measured value becomes one row.
         column_indices, text_indices = is_measured.nonzero()
         rows = pd.DataFrame(self.columns, columns=COLUMN_FIELDS)
         rows = rows.iloc[column_indices].reset_index(drop=True)
         rows["example_id"] = self.ids[text_indices]
         rows["value"] = self.read_matrix(self.columns).T[is_measured]
         rows.attrs = dict(self.attrs)
-        return rows.astype(FIELD_DTYPES)
+        return rows.astype(COLUMN_FIELD_DTYPES)
 
 
 def make_empty_rows() -> Rows:
@@ -313,7 +324,8 @@ class Texts:
         Returns:
             Statistics for the texts that were measured at this site.
         """
-        return cls.from_rows(rows.select(lambda *column: column[2:] == site))
+        site_rows = rows.select(lambda test, statistic, layer, head: (layer, head) == site)
+        return cls.from_rows(site_rows)
 
     @classmethod
     def from_rows(cls, rows: Rows) -> "Texts":
@@ -327,14 +339,15 @@ class Texts:
             Statistics for the texts that were measured.
         """
         measured_rows = rows.drop_unmeasured_texts()
-        # In reversed order, the first of two equal names overwrites the other one.
-        columns = {column[1]: column for column in reversed(measured_rows.columns)}
-        names = tuple(reversed(columns))
+        columns_by_statistic: dict[str, Column] = {}
+        for column in measured_rows.columns:
+            _, statistic, *_ = column
+            columns_by_statistic.setdefault(statistic, column)
         return cls(
-            len(measured_rows),
-            lambda: measured_rows.ids,
-            names,
-            lambda name: measured_rows.read_column(columns[name]),
+            n=len(measured_rows),
+            ids=lambda: measured_rows.ids,
+            statistic_names=tuple(columns_by_statistic),
+            read_statistic=lambda name: measured_rows.read_column(columns_by_statistic[name]),
         )
 
     @classmethod
@@ -351,7 +364,12 @@ class Texts:
         def read_statistic(name: str) -> np.ndarray:
             return frame[name].to_numpy(np.float64)
 
-        return cls(len(frame), frame.index.to_numpy, tuple(frame), read_statistic)
+        return cls(
+            n=len(frame),
+            ids=frame.index.to_numpy,
+            statistic_names=tuple(frame),
+            read_statistic=read_statistic,
+        )
 
     def __len__(self) -> int:
         return self.n
@@ -413,12 +431,12 @@ class Texts:
         Returns:
             The same texts with fewer statistics.
         """
-        names = tuple(
-            name
-            for name in self.statistic_names
-            if (~np.isnan(self.read_statistic(name))).sum() >= min_texts
-        )
-        return replace(self, statistic_names=names)
+        covered_names = []
+        for name in self.statistic_names:
+            has_value = ~np.isnan(self.read_statistic(name))
+            if has_value.sum() >= min_texts:
+                covered_names.append(name)
+        return replace(self, statistic_names=tuple(covered_names))
 
     def select(self, is_selected: np.ndarray) -> "Texts":
         """Select texts with a boolean mask.
@@ -451,7 +469,7 @@ class Texts:
         if np.array_equal(ids, target_ids):
             return self
         indices = np.searchsorted(ids, target_ids)
-        # Index −1 of a missing text refers to the NaN that is appended to the values.
+        # A missing text gets the index −1, which refers to the NaN that is appended to the values.
         is_missing = np.append(ids, -1)[indices] != target_ids
         indices[is_missing] = -1
 
@@ -471,14 +489,14 @@ class Texts:
 
 
 STOPPING_KEY = "stopping"
-"""Provenance key under which an audit that ended early stores how and when it stopped."""
+"""Key of the provenance entry that records how and when an audit stopped early."""
 
 
 def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
-    """Drop texts that come after an unmeasured text in the audit's random order.
+    """Drop all texts that come after the first unmeasured text in the audit's random order.
 
     The remaining texts are a random sample of all texts, regardless of which batches were finished
-    when the audit stopped. Each test and site is treated separately.
+    when the audit stopped. The first unmeasured text is determined for each test and site.
 
     Args:
         rows: audit rows.
@@ -493,22 +511,26 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
 
     @functools.cache
     def find_counted_texts(test: str, layer: int, head: int) -> np.ndarray:
-        """Find the texts that come before the first unmeasured text of a test at a site.
+        """Find the texts that come before the first text that a test did not measure at a site.
 
         Returns:
             bool [texts].
         """
         is_measured = np.zeros(len(rows), dtype=bool)
         for column in rows.columns:
-            is_same_site = (column[0], *column[2:]) == (test, layer, head)
-            if is_same_site and not is_measured.all():
+            column_test, _, *column_site = column
+            is_counted_column = column_test == test and column_site == [layer, head]
+            if is_counted_column and not is_measured.all():
                 is_measured |= rows.read_mask(column)
-        has_no_gap = np.sort(ranks[is_measured]) == np.arange(is_measured.sum())
-        n_counted = has_no_gap.sum()
+        # If the measured texts have the ranks 0, 1, 2, 4 and 5, the first three texts count.
+        sorted_ranks = np.sort(ranks[is_measured])
+        is_before_gap = sorted_ranks == np.arange(len(sorted_ranks))
+        n_counted = is_before_gap.sum()
         return is_measured & (ranks < n_counted)
 
     def read_counted_mask(column: Column) -> np.ndarray:
-        return rows.read_mask(column) & find_counted_texts(column[0], *column[2:])
+        test, _, layer, head = column
+        return rows.read_mask(column) & find_counted_texts(test, layer, head)
 
     counted_rows = replace(
         rows,
@@ -522,17 +544,19 @@ def select_gapless_rows(rows: Rows, order: Sequence[int]) -> Rows:
     ).drop_unmeasured_texts()
 
 
-def select_counted_rows(rows: Rows, facts: Mapping[str, Any] | None, ids: Iterable[int]) -> Rows:
+def select_counted_rows(
+    rows: Rows, stopping_record: Mapping[str, Any] | None, ids: Iterable[int]
+) -> Rows:
     """Select the rows that a report uses: all rows, unless the audit ended early.
 
     Args:
         rows: audit rows.
-        facts: provenance entry :data:`STOPPING_KEY`; None if there is no such entry.
+        stopping_record: provenance entry :data:`STOPPING_KEY`; None if there is no such entry.
         ids: all text ids in the audit.
 
     Returns:
         The selected rows; see :func:`select_gapless_rows`.
     """
-    if facts is None or not len(rows):
+    if stopping_record is None or not len(rows):
         return rows
-    return select_gapless_rows(rows, draw_random_order(ids, facts["seed"]))
+    return select_gapless_rows(rows, draw_random_order(ids, stopping_record["seed"]))

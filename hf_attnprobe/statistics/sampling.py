@@ -1,8 +1,8 @@
-"""Reproducible random samples and orders of texts, based on a hash of the text ids.
+"""Reproducible random samples and random orders of texts.
 
-The first texts in a data set are not a fair sample, because many data sets are sorted by class. Hashing
-the ids gives a sample that needs no seed, is the same on every machine, and is contained in every
-larger sample.
+Many data sets are sorted by class, so their first texts are not a fair sample. The samples in this module
+are based on a hash of the text ids instead. They need no seed and are the same on every machine. A smaller
+sample is contained in every larger one.
 """
 
 import hashlib
@@ -57,14 +57,15 @@ def draw_sample(
     >>> draw_sample(range(10), range(10), 3), draw_sample(range(10), range(10), 4)
     ([4, 8, 9], [3, 4, 8, 9])
     """
-    return [rows[index] for index in sorted(order_by_hash(ids, limit))]
+    sampled_indices = sorted(order_by_hash(ids, limit))
+    return [rows[index] for index in sampled_indices]
 
 
 def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
     """Draw a random order of ids that depends only on the seed.
 
-    The hash differs from the hashes that draw a sample or split the texts into halves, so the
-    results are independent.
+    The order is independent of the samples from :func:`draw_sample`, because it is based on other
+    hashes.
 
     Args:
         ids: text ids; duplicates count once.
@@ -86,15 +87,19 @@ def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
 def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     """List the texts that one machine audits if an audit is divided among several machines.
 
-    A hash of the text ids assigns each text to one share.
+    Each machine audits one share of the texts. A hash of the text ids assigns each text to a share.
 
     Args:
         ids: text ids.
-        share: number of the share, from 0, and total number of shares.
+        share: number of the machine's share, from 0, and total number of shares.
 
     Returns:
         Indices into ``ids``.
     """
     share_number, n_shares = share
-    hashes = [int.from_bytes(_hash_text(f"share of {example_id}")[:8]) for example_id in ids]
-    return [index for index, number in enumerate(hashes) if number % n_shares == share_number]
+    indices = []
+    for index, example_id in enumerate(ids):
+        hash_value = int.from_bytes(_hash_text(f"share of {example_id}")[:8])
+        if hash_value % n_shares == share_number:
+            indices.append(index)
+    return indices

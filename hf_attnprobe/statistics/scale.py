@@ -1,7 +1,8 @@
-"""Faithfulness of a ranking: a score between a random order, 0, and the best order, 1.
+"""Faithfulness of a ranking: its position on a scale from a random order, 0, to the best order, 1.
 
 A ranking orders the tokens of a text by importance. Its faithfulness is the mean of several parts, which
-are all measured with the same model and on the same texts. The parts for classifiers are:
+are measured with the same model and on the same texts. A negative value means that the ranking is worse
+than random. The parts for classifiers are:
 
 importance  Mean Gini correlation between the ranking and leave-one-out.
 erasure     (random − ranking) / (random − best). The three numbers are the mean shares of attention
@@ -18,13 +19,12 @@ passage, such as its sentences, are ranked instead of tokens:
 order       Mean Gini correlation between the ranking and the loss when each unit is deleted.
 drop        (ranking − random) / (best − random). The three numbers are the answer's mean losses
             without the first units of each order.
-source      How often the first unit is the source of the answer. 1 means always. 0 is the share that
-            the best baseline without attention reaches (chance, the longest, the first or the last
-            unit, or the most common position).
+source      How often the first unit is the source of the answer: 1 means always, and 0 means as often
+            as the best baseline. The baselines are a random unit, the longest, the first and the last
+            unit, and the unit at the most common position.
 
-A part counts if it was measured for at least ten texts, and at least two parts are needed. All parts
-are smooth functions of means over texts, so a single jackknife gives the confidence interval for
-faithfulness (Miller 1974). A negative value means that the ranking is worse than random.
+A part counts if it was measured for at least ten texts. At least two parts are needed. All parts are
+functions of means over texts, so a jackknife gives the confidence interval for faithfulness (Miller 1974).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,24 +43,18 @@ from hf_attnprobe.statistics.estimates import (
 from hf_attnprobe.statistics.rows import Texts
 
 
-MIN_PARTS = 2
-"""Smallest number of faithfulness parts (such as importance or erasure) that must be measured.
-
-With fewer parts, there is no faithfulness score.
-"""
+MIN_FAITHFULNESS_PARTS = 2
+"""Smallest number of faithfulness parts, such as importance and erasure, for a faithfulness score."""
 NO_ESTIMATE = Estimate(float("nan"), None, 0)
-"""Estimate without a value, an interval or texts, for a number that was not measured."""
+"""Placeholder for the estimate of a number that was not measured."""
 MIN_SCALE_LENGTH = 1e-9
-"""Smallest length of a scale, the absolute difference between its two ends.
+"""Smallest length of a scale, that is, the smallest difference between its ends.
 
-On a shorter scale, rounding errors would determine the positions, so they are undefined.
+Positions on a shorter scale are NaN, because they would mainly consist of rounding errors.
 """
 
 MeanFunction = Callable[[np.ndarray], np.ndarray]
-"""Function from the means of several statistics, [..., columns], to one number, [...].
-
-The last axis lists the statistics.
-"""
+"""Function that computes one number, [...], from the means of several statistics, [..., statistics]."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +106,7 @@ def compute_scale_position(start: np.ndarray, value: np.ndarray, end: np.ndarray
 
 
 def _take_first_mean(means: np.ndarray) -> np.ndarray:
-    """Return the first of several means, for parts whose statistic is already a score from 0 to 1."""
+    """Return the first of several means, for parts whose first statistic is a score from 0 to 1."""
     return means[..., 0]
 
 
@@ -123,7 +117,7 @@ def _compute_position_to_best(means: np.ndarray) -> np.ndarray:
         means: means for a random order, for the ranking and for the best order, [..., 3].
 
     Returns:
-        Positions, [...]: 0 if the ranking is as good as a random order, 1 if it is the best one.
+        Positions, [...]: 0 if the ranking is as good as a random order, 1 if it is the best order.
     """
     random, ranking, best = np.moveaxis(means, -1, 0)
     return compute_scale_position(random, ranking, best)
@@ -143,17 +137,15 @@ def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
     return compute_scale_position(best_baseline, value, np.ones_like(value))
 
 
-LEAD_LOSS_PREFIX = "fraction_to_lose_lead@"
-"""Prefix of statistic names such as "fraction_to_lose_lead@attention".
-
-These statistics measure the share of attention weights that are erased, in the order of a ranking, until
-the decision has lost nine tenths of its margin.
-"""
 IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
 ERASURE = Part(
-    "erasure",
-    (f"{LEAD_LOSS_PREFIX}random", f"{LEAD_LOSS_PREFIX}{{}}", f"{LEAD_LOSS_PREFIX}best"),
-    _compute_position_to_best,
+    key="erasure",
+    columns=(
+        "fraction_to_lose_lead@random",
+        "fraction_to_lose_lead@{}",
+        "fraction_to_lose_lead@best",
+    ),
+    combine=_compute_position_to_best,
     reach_statistic="lead_is_lost",
 )
 REMOVAL = Part(
@@ -161,13 +153,16 @@ REMOVAL = Part(
 )
 MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
 CLASSIFIER_PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
-"""Parts over which the faithfulness of a classifier is averaged, as reports list them."""
+"""Parts of a classifier's faithfulness, in the order in which reports list them.
+
+Faithfulness is the mean of its parts.
+"""
 
 
 COMMONEST_POSITION_STATISTIC = "source_found@place"
-"""Name of the statistic of a baseline that guesses the most common position of the source.
+"""Name of the statistic that measures how often a position baseline finds the source of an answer.
 
-The statistic measures how often this guess is right.
+The baseline guesses that the source is the unit at the most common position, such as the first sentence.
 """
 SOURCE_BASELINES = {
     "chance": "source_found@chance",
@@ -176,20 +171,25 @@ SOURCE_BASELINES = {
     "last": "source_found@last",
     "commonest place": COMMONEST_POSITION_STATISTIC,
 }
-"""Baselines that guess the source of an answer without using attention.
+"""Maps each baseline to the statistic that measures how often it finds the source of an answer.
 
-The keys are names of baselines, and the values are statistics that measure how often they are right.
+The baselines are simple guesses without attention. For example, "first" always guesses the first unit of
+the passage.
 """
 ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
 """Statistics from which the faithfulness part "source" is computed.
 
-They are the share of texts in which a ranking finds the source, and the same share for each baseline.
+The first one measures how often a ranking finds the source of an answer (``{}`` is the name of the
+ranking). The others measure how often each baseline finds the source.
 """
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
-"""Parts over which the faithfulness of a language model is averaged, as reports list them."""
+"""Parts of a language model's faithfulness, in the order in which reports list them.
+
+Faithfulness is the mean of its parts.
+"""
 
 
 def add_commonest_position(texts: Texts) -> Texts:
@@ -241,16 +241,16 @@ class Faithfulness:
 
 
 @dataclass(frozen=True)
-class _PartColumns:
+class _PartData:
     """Statistics that a faithfulness part requires, for each text.
 
     Attributes:
         part: the faithfulness part.
-        values: required statistics, [texts, columns]; 0 for texts without all statistics.
-        has_values: whether a text has all statistics, bool [texts].
-        is_reached: reach statistic, [texts]. If the part has none, it is 1 for texts with all
-            statistics.
-        counts_for_reach: whether a text has a reach statistic, bool [texts].
+        values: required statistics, [texts, columns]; 0 for texts that lack a statistic.
+        has_values: whether a text has all required statistics, bool [texts].
+        is_reached: the part's reach statistic (see :class:`Part`), [texts]. If the part has none,
+            it is 1 for texts with all required statistics.
+        counts_for_reach: whether a text has a value in ``is_reached``, bool [texts].
     """
 
     part: Part
@@ -279,6 +279,7 @@ class _PartColumns:
         Returns:
             Positions, [...].
         """
+        # The first three columns are has_values, is_reached and counts_for_reach.
         value_share, reached_share, counted_share = np.moveaxis(means[..., :3], -1, 0)
         value_divisor = np.where(value_share > 0, value_share, np.nan)
         counted_divisor = np.where(counted_share > 0, counted_share, np.nan)
@@ -286,29 +287,31 @@ class _PartColumns:
         statistic_means = means[..., 3:] / value_divisor[..., None]
         reach = reached_share / counted_divisor
         position = self.part.combine(statistic_means) * reach
-        # If no text is reached, the position is 0; without any text it is NaN.
+        # If no text is reached, the position is 0. If there is no text, the position is NaN.
         return np.where(reached_share > 0, position, reach)
 
     @property
     def exact_margins(self) -> np.ndarray:
-        """Smallest allowed distances from the position to both ends of its interval, [2].
+        """Smallest allowed distances from the position to the ends of its confidence interval, [2].
 
-        They follow from the exact interval for a share, and are 0 if the part is not a share.
+        If the part is a share, they are computed from the exact interval for this share. Otherwise
+        they are 0.
         """
         if not self.part.is_share:
             return np.zeros(2)
-        # The share of hits is replaced by the ends of its interval, and the position is recomputed.
-        means = self.stacked.mean(0)
         n = self.has_values.sum()
         hits = self.values[self.has_values, 0].sum()
-        ends = np.stack([means, means, means])
         share_ends = compute_share_interval(hits, n)
-        ends[1:, 3] = share_ends * n / len(self.values)
-        value, low, high = self.compute_position(ends)
-        return np.array([value - low, high - value])
+        # The position is computed for the measured share and for both ends of its interval. The
+        # mean of the share over all texts is column 3.
+        means = self.stacked.mean(0)
+        means_at_ends = np.stack([means, means, means])
+        means_at_ends[1:, 3] = share_ends * n / len(self.values)
+        position, low, high = self.compute_position(means_at_ends)
+        return np.array([position - low, high - position])
 
 
-def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | None:
+def _collect_part_data(part: Part, texts: Texts, ranking: str) -> _PartData | None:
     """Collect the statistics that a faithfulness part requires.
 
     Args:
@@ -317,22 +320,26 @@ def _collect_columns(part: Part, texts: Texts, ranking: str) -> _PartColumns | N
         ranking: ranking name.
 
     Returns:
-        The statistics for all texts; None if one is missing, or if no text has a value.
+        The statistics for all texts. None if a statistic is missing, or if no text has a value.
     """
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
-    is_reached, counts_for_reach = has_values.astype(float), has_values
+    # The reach statistic is 1 for texts in which any order of the weights has an effect.
     if part.reach_statistic:
         is_reached = texts.get_values(part.reach_statistic)
         counts_for_reach = ~np.isnan(is_reached)
+    else:
+        is_reached = has_values.astype(float)
+        counts_for_reach = has_values
 
+    has_all_statistics = set(names) <= set(texts.statistic_names)
     is_measured = has_values.any() or counts_for_reach.any()
-    if not is_measured or not set(names) <= set(texts.statistic_names):
+    if not has_all_statistics or not is_measured:
         return None
     counted_values = np.where(has_values[:, None], values, 0.0)
     counted_reach = np.where(counts_for_reach, is_reached, 0.0)
-    return _PartColumns(part, counted_values, has_values, counted_reach, counts_for_reach)
+    return _PartData(part, counted_values, has_values, counted_reach, counts_for_reach)
 
 
 def compute_faithfulness(
@@ -352,10 +359,10 @@ def compute_faithfulness(
     """
     counted_parts = _list_counted_parts(texts, ranking, parts)
     part_estimates = {}
-    for part_columns in counted_parts:
-        part_estimates[part_columns.part.key] = _estimate_parts([part_columns])
+    for part_data in counted_parts:
+        part_estimates[part_data.part.key] = _estimate_parts([part_data])
     score = NO_ESTIMATE
-    if len(counted_parts) >= MIN_PARTS:
+    if len(counted_parts) >= MIN_FAITHFULNESS_PARTS:
         score = _estimate_parts(counted_parts)
     return Faithfulness(score, part_estimates)
 
@@ -372,8 +379,8 @@ def estimate_part(texts: Texts, part: Part, ranking: str = "attention") -> Estim
         The estimate. Its n is 0 if the part was not measured, or if a random order is as good as
         the best order.
     """
-    columns = _list_measured_parts(texts, ranking, [part])
-    return _estimate_parts(columns) if columns else NO_ESTIMATE
+    measured_parts = _list_measured_parts(texts, ranking, [part])
+    return _estimate_parts(measured_parts) if measured_parts else NO_ESTIMATE
 
 
 def compute_contributions(
@@ -381,11 +388,11 @@ def compute_contributions(
     ranking: str = "attention",
     parts: Sequence[Part] = CLASSIFIER_PARTS,
     *,
-    min_parts: int = MIN_PARTS,
+    min_parts: int = MIN_FAITHFULNESS_PARTS,
 ) -> np.ndarray | None:
     """Compute how much each text contributes to faithfulness, to compare models text by text.
 
-    The mean of the contributions equals faithfulness without its first-order bias.
+    The mean of the contributions is the faithfulness, with a correction for bias.
 
     Args:
         texts: statistics at one site.
@@ -396,49 +403,52 @@ def compute_contributions(
     Returns:
         Jackknife pseudo-values, [texts]; None if too few parts were measured.
     """
-    columns = _list_counted_parts(texts, ranking, parts)
-    if len(columns) < min_parts:
+    measured_parts = _list_counted_parts(texts, ranking, parts)
+    if len(measured_parts) < min_parts:
         return None
-    return compute_pseudo_values(*_build_mean_position(columns))[1]
+    stacked_columns, compute_mean_position = _build_mean_position(measured_parts)
+    _, pseudo_values = compute_pseudo_values(stacked_columns, compute_mean_position)
+    return pseudo_values
 
 
-def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
+def _list_measured_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartData]:
     """Collect the statistics of all parts that were measured and whose score is defined.
 
     A score is undefined if a random order is as good as the best order.
     """
     measured_parts = []
     for part in parts:
-        columns = _collect_columns(part, texts, ranking)
-        if columns is not None and np.isfinite(_estimate_parts([columns]).value):
-            measured_parts.append(columns)
+        part_data = _collect_part_data(part, texts, ranking)
+        if part_data is not None and np.isfinite(_estimate_parts([part_data]).value):
+            measured_parts.append(part_data)
     return measured_parts
 
 
-def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartColumns]:
-    """Collect the statistics of all parts over which faithfulness is averaged.
+def _list_counted_parts(texts: Texts, ranking: str, parts: Sequence[Part]) -> list[_PartData]:
+    """Collect the statistics of all parts that count for faithfulness.
 
-    Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts are left out if at least
-    :data:`MIN_PARTS` parts remain.
+    Parts with fewer than :data:`MIN_DISPLAYED_TEXTS` texts do not count, unless too few parts would
+    remain for a faithfulness score.
     """
     measured_parts = _list_measured_parts(texts, ranking, parts)
-    large_parts = [columns for columns in measured_parts if columns.n >= MIN_DISPLAYED_TEXTS]
-    return large_parts if len(large_parts) >= MIN_PARTS else measured_parts
+    large_parts = [part_data for part_data in measured_parts if part_data.n >= MIN_DISPLAYED_TEXTS]
+    return large_parts if len(large_parts) >= MIN_FAITHFULNESS_PARTS else measured_parts
 
 
-def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
-    """Estimate the mean position over several parts.
+def _estimate_parts(measured_parts: Sequence[_PartData]) -> Estimate:
+    """Estimate faithfulness: the mean position of several parts on the scale from 0 to 1.
 
-    The interval never exceeds 1, and is widened if a part requires an exact interval for a share.
+    The confidence interval is at least as wide as :attr:`_PartData.exact_margins` require, and it
+    never exceeds 1.
     """
-    stacked_columns, compute_mean_position = _build_mean_position(columns)
-    is_counted = np.any([part_columns.counts_for_reach for part_columns in columns], axis=0)
+    stacked_columns, compute_mean_position = _build_mean_position(measured_parts)
+    is_counted = np.any([part_data.counts_for_reach for part_data in measured_parts], axis=0)
     n = int(is_counted.sum())
     estimate = replace(estimate_function_of_means(stacked_columns, compute_mean_position), n=n)
     if estimate.ci95 is None:
         return estimate
     low, high = estimate.ci95
-    exact_margins = np.mean([part_columns.exact_margins for part_columns in columns], axis=0)
+    exact_margins = np.mean([part_data.exact_margins for part_data in measured_parts], axis=0)
     margin_below, margin_above = exact_margins.tolist()
     low = min(low, estimate.value - margin_below)
     high = max(high, estimate.value + margin_above)
@@ -446,23 +456,28 @@ def _estimate_parts(columns: Sequence[_PartColumns]) -> Estimate:
 
 
 def _build_mean_position(
-    columns: Sequence[_PartColumns],
+    measured_parts: Sequence[_PartData],
 ) -> tuple[list[np.ndarray], MeanFunction]:
-    """Express the mean position over several parts as a function of column means.
+    """Build a function that computes faithfulness from the means of statistics over texts.
+
+    With such a function, a jackknife can compute the confidence interval for faithfulness.
+
+    Args:
+        measured_parts: statistics of each part.
 
     Returns:
-        The columns of all parts, each [texts], and the function that maps their means to the mean
-        position.
+        The columns of all parts, each [texts], and the function. It computes the mean position of
+        the parts from the means of these columns.
     """
-    matrices = [part_columns.stacked for part_columns in columns]
+    matrices = [part_data.stacked for part_data in measured_parts]
     widths = [matrix.shape[1] for matrix in matrices]
     boundaries = np.cumsum(widths)[:-1]
 
     def compute_mean_position(means: np.ndarray) -> np.ndarray:
         means_by_part = np.split(means, boundaries, axis=-1)
         positions = [
-            part_columns.compute_position(part_means)
-            for part_columns, part_means in zip(columns, means_by_part, strict=True)
+            part_data.compute_position(part_means)
+            for part_data, part_means in zip(measured_parts, means_by_part, strict=True)
         ]
         return np.mean(positions, axis=0)
 
@@ -472,14 +487,14 @@ def _build_mean_position(
 
 # --- Default classes ----------------------------------------------------------------------------
 
-MAX_DEFAULT_LOSS = 0.1
-"""Largest probability loss at which the most important token of a text still hardly matters.
+MAX_DEFAULT_CLASS_LOSS = 0.1
+"""Limit for the loss of probability when the most important token is left out of a text.
 
-The loss is measured by leaving out the token, at the standard temperature. If the confidence interval for
-the mean loss in a predicted class ends below this limit, these texts contain nothing to highlight.
+The mean loss in the texts of a default class is certainly smaller, because such a class is predicted
+unless the text points to another class.
 """
 LARGEST_LOSS_STATISTIC = "largest_loss"
-"""Name of the statistic that measures the largest loss of probability by leaving out one token."""
+"""Name of the statistic that measures the largest loss of probability when one token is left out."""
 
 
 def find_default_classes(
@@ -506,7 +521,7 @@ def find_default_classes(
             continue
         class_texts = texts.select(members)
         largest_loss = estimate_mean(class_texts.get_values(LARGEST_LOSS_STATISTIC))
-        if largest_loss.ci95 is None or largest_loss.ci95[1] >= MAX_DEFAULT_LOSS:
+        if largest_loss.ci95 is None or largest_loss.ci95[1] >= MAX_DEFAULT_CLASS_LOSS:
             continue
         class_interval = compute_faithfulness(class_texts, parts=parts).score.ci95
         other_texts = texts.select(~members)
@@ -519,4 +534,4 @@ def find_default_classes(
 
 
 MIN_CLASS_TEXTS = 10
-"""Smallest number of texts from which a predicted class is evaluated separately."""
+"""Smallest number of texts for a separate evaluation of a predicted class."""

@@ -1,9 +1,9 @@
 """Quality of predictions: F1, accuracy, area under the ROC curve, R² and calibration.
 
-Scores that are not means over texts get bootstrap confidence intervals. A resample is stored as counts:
-a text that is drawn twice counts twice in every sum. A few matrix products then evaluate all resamples.
+Scores that are not means over texts have bootstrap confidence intervals. A resample is stored as counts,
+which state how often each text is drawn. A few matrix products then give the scores on all resamples.
 
-Two models often differ on only a few texts, so bootstrap intervals for their difference would be too
+Two models often differ on only a few texts. Bootstrap intervals for their difference would then be too
 narrow. Differences in F1 and accuracy therefore use :func:`compute_difference_intervals`.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.statistics.estimates import (
-    MANY_TEXTS,
+    MAX_RESAMPLED_TEXTS,
     N_RESAMPLES,
     SINGLE_CRITICAL_VALUE,
     Estimate,
@@ -98,7 +98,9 @@ def compare_scores(
     counts = prepend_full_sample(draw_resample_counts(n, seed=seed, n_resamples=n_resamples))
     predicted = {model: encode_one_hot(outputs) for model, outputs in probs.items()}
     values = {
-        model: compute_weighted_metrics(labels, predicted[model], counts, ranked_by=outputs[:, 1])
+        model: compute_weighted_metrics(
+            labels, predicted[model], counts, ranking_scores=outputs[:, 1]
+        )
         for model, outputs in probs.items()
     }
     scores = []
@@ -122,10 +124,10 @@ def compare_scores(
 
 
 def estimate_from_resamples(values: np.ndarray, n: int) -> Estimate:
-    """Combine a value over all texts with its bootstrap values into an estimate.
+    """Build an estimate from a score and its values on bootstrap resamples.
 
     Args:
-        values: value over all texts, followed by the values on resamples, [1 + resamples].
+        values: score over all texts, followed by its values on the resamples, [1 + resamples].
         n: number of texts.
 
     Returns:
@@ -166,8 +168,8 @@ def compute_difference_intervals(
     true = np.concatenate([classes[labels], classes, classes])
     extended_first = np.concatenate([first, classes, wrong])
     extended_second = np.concatenate([second, wrong, classes])
-    first_scores = _compute_values_and_errors(true, extended_first, weights)
-    second_scores = _compute_values_and_errors(true, extended_second, weights)
+    first_scores = _compute_scores_and_text_errors(true, extended_first, weights)
+    second_scores = _compute_scores_and_text_errors(true, extended_second, weights)
 
     intervals = {}
     for metric, (first_value, first_errors) in first_scores.items():
@@ -180,10 +182,12 @@ def compute_difference_intervals(
     return intervals
 
 
-def _compute_values_and_errors(
+def _compute_scores_and_text_errors(
     true: np.ndarray, predicted: np.ndarray, weights: np.ndarray
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """Compute F1 and accuracy, and how much each text contributes to their error.
+    """Compute F1 and accuracy, and how much each text contributes to their sampling errors.
+
+    The contributions are derivatives of the scores with respect to the weights of the texts.
 
     Args:
         true: one-hot labels, [texts, classes].
@@ -191,20 +195,23 @@ def _compute_values_and_errors(
         weights: text weights, [texts].
 
     Returns:
-        Value and contributions, [texts], keyed by metric.
+        Score and contributions, [texts], keyed by metric.
     """
     n = weights.sum()
-    hits, counted = true * predicted, true + predicted
-    total = np.maximum(weights @ counted, 1e-12)
-    f1 = 2 * (weights @ hits) / total
-    f1_errors = (2 * hits - f1 * counted) / total * n
+    # The F1 of a class is 2 · hits / (number of labels + number of predictions).
+    hits = true * predicted
+    labels_and_predictions = true + predicted
+    divisor = np.maximum(weights @ labels_and_predictions, 1e-12)
+    class_f1 = 2 * (weights @ hits) / divisor
+    class_f1_errors = (2 * hits - class_f1 * labels_and_predictions) / divisor * n
+    if len(class_f1) == 2:
+        f1, f1_errors = class_f1[1], class_f1_errors[:, 1]
+    else:
+        f1, f1_errors = class_f1.mean(), class_f1_errors.mean(1)
+
     is_correct = hits.sum(1)
     accuracy = weights @ is_correct / n
-    is_binary = len(f1) == 2
-    return {
-        "f1": (f1[1], f1_errors[:, 1]) if is_binary else (f1.mean(), f1_errors.mean(1)),
-        "accuracy": (accuracy, is_correct - accuracy),
-    }
+    return {"f1": (f1, f1_errors), "accuracy": (accuracy, is_correct - accuracy)}
 
 
 def prepend_full_sample(counts: np.ndarray) -> np.ndarray:
@@ -238,31 +245,31 @@ def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, 
     logits, labels = prediction.predictions, prediction.label_ids
     if logits.shape[-1] != 2:
         return {"accuracy": compute_metrics(labels, logits)["accuracy"]}
-    return compute_metrics(labels, logits, ranked_by=logits[:, 1] - logits[:, 0])
+    return compute_metrics(labels, logits, ranking_scores=logits[:, 1] - logits[:, 0])
 
 
 def compute_metrics(
     labels: np.ndarray,
     outputs: np.ndarray,
     *,
-    ranked_by: np.ndarray | None = None,
+    ranking_scores: np.ndarray | None = None,
 ) -> dict[str, float]:
     """Compute F1, accuracy and, for two classes, the area under the ROC curve.
 
     Args:
         labels: true classes, [texts].
         outputs: probabilities or logits, [texts, classes].
-        ranked_by: scores that rank the texts for the ROC curve, [texts]; by default the output
+        ranking_scores: scores that rank the texts for the ROC curve, [texts]; by default the output
             for class 1.
 
     Returns:
         Values keyed by metric.
     """
-    if ranked_by is None:
-        ranked_by = outputs[:, 1]
+    if ranking_scores is None:
+        ranking_scores = outputs[:, 1]
     full_sample = np.ones((1, len(labels)))
     values = compute_weighted_metrics(
-        labels, encode_one_hot(outputs), full_sample, ranked_by=ranked_by
+        labels, encode_one_hot(outputs), full_sample, ranking_scores=ranking_scores
     )
     return {name: float(value[0]) for name, value in values.items()}
 
@@ -286,7 +293,7 @@ def compute_weighted_metrics(
     predicted: np.ndarray,
     counts: np.ndarray,
     *,
-    ranked_by: np.ndarray | None = None,
+    ranking_scores: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Compute F1, accuracy and ROC AUC on many resamples at once.
 
@@ -295,7 +302,7 @@ def compute_weighted_metrics(
         predicted: one-hot predictions, [texts, classes]. If a text has several predictions, pass
             the share of each class.
         counts: how often each resample contains each text, [resamples, texts].
-        ranked_by: scores that rank the texts for the ROC curve, [texts]. Without them, its area
+        ranking_scores: scores that rank the texts for the ROC curve, [texts]. Without them, its area
             is not computed.
 
     Returns:
@@ -311,8 +318,8 @@ def compute_weighted_metrics(
         "f1": f1[:, 1] if n_classes == 2 else f1.mean(1),
         "accuracy": hits.sum(1) / counts.sum(1),
     }
-    if n_classes == 2 and ranked_by is not None:
-        values["roc_auc"] = _compute_roc_auc(labels, ranked_by, counts)
+    if n_classes == 2 and ranking_scores is not None:
+        values["roc_auc"] = _compute_roc_auc(labels, ranking_scores, counts)
     return values
 
 
@@ -330,8 +337,8 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     Returns:
         Areas, [resamples]; NaN for a resample that lacks one of the classes.
     """
-    # For each distinct score, the positive texts with this score are counted, and multiplied by the
-    # number of negative texts with a lower score.
+    # The texts are sorted by score. For each distinct score, the number of positive texts with this
+    # score is multiplied by the number of negative texts with a lower score.
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
     first_of_ties = np.flatnonzero(steps)
@@ -340,6 +347,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     n_positive = np.add.reduceat(counts * is_positive, first_of_ties, axis=1)
     n_negative = np.add.reduceat(counts * ~is_positive, first_of_ties, axis=1)
 
+    # Negative texts with the same score count half.
     n_negative_up_to = np.cumsum(n_negative, axis=1)
     n_negative_below = n_negative_up_to - n_negative / 2
     n_correct_pairs = (n_positive * n_negative_below).sum(1)
@@ -353,7 +361,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
 
 
 N_PROBABILITY_BINS = 10
-"""Number of equally wide bins of predicted probabilities for the expected calibration error."""
+"""Number of probability bins for the expected calibration error. All bins have the same width."""
 
 
 @dataclass(frozen=True)
@@ -428,7 +436,15 @@ def measure_quality(predictions: Texts) -> Quality:
     is_labelled = label >= 0
     n, n_labelled = len(predictions), int(is_labelled.sum())
     if not n_labelled:
-        return Quality(None, None, None, top_probability, None, n, 0)
+        return Quality(
+            accuracy=None,
+            majority=None,
+            beyond_majority=None,
+            top_probability=top_probability,
+            calibration_error=None,
+            n=n,
+            n_labelled=0,
+        )
     label = label[is_labelled]
     is_correct = predictions.get_values("predicted_class")[is_labelled] == label
     distinct_labels, label_counts = np.unique(label, return_counts=True)
@@ -463,7 +479,16 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
     labelled = predictions[predictions.correct.notna()]
     n, n_labelled = len(predictions), len(labelled)
     if not n_labelled:
-        return Quality(None, None, None, top_probability, None, n, 0, has_parts=True)
+        return Quality(
+            accuracy=None,
+            majority=None,
+            beyond_majority=None,
+            top_probability=top_probability,
+            calibration_error=None,
+            n=n,
+            n_labelled=0,
+            has_parts=True,
+        )
     accuracy = labelled.correct.to_numpy(dtype=np.float64)
     majority_accuracy = compute_majority_accuracy(labelled)
     majority = beyond_majority = None
@@ -486,8 +511,8 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
 def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
     """Compute each text's accuracy for a model that always predicts the most frequent labels.
 
-    If each label may hold or not, such a model predicts the more frequent value of each label. If
-    each word has a tag, it predicts the same tag for all words: the tag with the largest mean share.
+    If a text can have several labels, this model predicts the labels that most texts have. If each
+    word of a text has a tag, the model predicts the most frequent tag for all words.
 
     Args:
         labelled: statistics for labelled texts, one row per text.
@@ -502,11 +527,12 @@ def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
         majority_value = (known_labels.mean() >= 0.5).astype(np.float64)
         is_correct = (known_labels == majority_value).where(known_labels.notna())
         return is_correct.mean(axis=1).to_numpy()
-    tags = [name for name in labelled if name.startswith("label_share@")]
-    if not tags:
+    tag_names = [name for name in labelled if name.startswith("label_share@")]
+    if not tag_names:
         return None
-    shares = labelled[tags]
-    return shares[shares.mean().idxmax()].to_numpy(dtype=np.float64)
+    tag_shares = labelled[tag_names]
+    most_frequent_tag = tag_shares.mean().idxmax()
+    return tag_shares[most_frequent_tag].to_numpy(dtype=np.float64)
 
 
 def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
@@ -527,7 +553,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
     predicted = predictions.get_values("value")[is_labelled]
     labels = labels[is_labelled]
     n = len(predicted)
-    if n > MANY_TEXTS:
+    if n > MAX_RESAMPLED_TEXTS:
         r_squared = _estimate_r_squared(predicted, labels)
     else:
         counts = prepend_full_sample(draw_resample_counts(n, seed=seed))
@@ -545,7 +571,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
 def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
     """Estimate R² = 1 − mean squared error / variance of the labels, with a confidence interval.
 
-    R² is a function of three means, so its interval follows from the jackknife without resampling.
+    R² is computed from three means. A jackknife therefore gives its interval, without resampling.
 
     Args:
         predicted: predicted numbers, [texts].
@@ -581,16 +607,18 @@ def _compute_resampled_r_squared(
         R², [resamples].
     """
     sizes = counts.sum(1)
-    # Without centring, digits would cancel in the variance.
+    # Centring the labels avoids rounding errors in the variation.
     centred_labels = labels - labels.mean()
     total = counts @ centred_labels
-    # Σ(y − ȳ)² and Σ(y − ŷ)² on each resample, with its own mean ȳ.
+    # With labels y, predictions ŷ and the mean label ȳ of a resample, the variation is Σ(y − ȳ)²,
+    # and the unexplained variation is Σ(y − ŷ)².
     variation = counts @ centred_labels**2 - total**2 / sizes
     unexplained = counts @ (labels - predicted) ** 2
-    unexplained_share = np.full(len(counts), np.nan)
+    # Up to rounding errors, equal labels have no variation.
     label_range = max(np.ptp(labels), 1e-300)
-    varies = variation > 1e-12 * sizes * label_range**2
-    np.divide(unexplained, variation, out=unexplained_share, where=varies)
+    is_varying = variation > 1e-12 * sizes * label_range**2
+    unexplained_share = np.full(len(counts), np.nan)
+    np.divide(unexplained, variation, out=unexplained_share, where=is_varying)
     return 1 - unexplained_share
 
 

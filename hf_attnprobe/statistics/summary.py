@@ -28,9 +28,9 @@ from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 ALL_TEXTS_GROUP = "all"
-"""Name of the group of all texts, for which means are reported.
+"""Name of the group that contains all texts.
 
-Means are also reported for each predicted class, whose group has the name of the class.
+Reports list means over this group, and over one group of texts for each predicted class.
 """
 RANKING_ORDER = (
     "random",
@@ -43,10 +43,9 @@ RANKING_ORDER = (
     "effective_attention",
     "norm_based",
 )
-"""Rankings in the order in which report tables list their statistics.
+"""Rankings in the order in which the tables of a report list them.
 
-For example, ``regret@attention`` comes before ``regret@gradient``. Rankings that are not in this list
-follow in alphabetical order.
+Other rankings follow in alphabetical order.
 """
 
 
@@ -123,6 +122,7 @@ def summarize(
         for group, members in groups.items():
             group_values = values if group == ALL_TEXTS_GROUP else values[members]
             group_statistics.append(_summarize_columns(group_values, columns, group, readings))
+        # All groups of one statistic follow each other.
         for column_statistics in zip(*group_statistics, strict=True):
             statistics += column_statistics
     return tuple(statistics)
@@ -131,14 +131,14 @@ def summarize(
 def sort_columns(columns: Iterable[Column], readings: Readings) -> list[Column]:
     """Sort columns in the order in which reports list them.
 
-    They are sorted by the order of the readings, then by site, then by key.
+    They are sorted by the order of their descriptions in ``readings``, then by site, then by key.
 
     Args:
         columns: column keys (test, statistic, layer, head).
         readings: descriptions of the statistics.
 
     Returns:
-        The sorted columns; columns without a reading come last.
+        The sorted columns. Columns without a description come last.
     """
     families = [(test, name) for test in readings for name in readings[test]]
     family_ranks = {family: rank for rank, family in enumerate(families)}
@@ -163,8 +163,11 @@ def group_texts(rows: Rows, texts: pd.Index, label_names: Sequence[str]) -> dict
     Returns:
         Masks of the group members, bool [texts], keyed by group name.
     """
-    all_texts = {ALL_TEXTS_GROUP: np.ones(len(texts), dtype=bool)} if len(texts) else {}
-    return all_texts | group_by_class(select_predictions(rows).align_to(texts), label_names)
+    groups: dict[str, np.ndarray] = {}
+    if len(texts):
+        groups[ALL_TEXTS_GROUP] = np.ones(len(texts), dtype=bool)
+    predictions = select_predictions(rows).align_to(texts)
+    return groups | group_by_class(predictions, label_names)
 
 
 def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -178,9 +181,13 @@ def group_by_class(predictions: Texts, label_names: Sequence[str]) -> dict[str, 
         Masks of the texts in each class, bool [texts], keyed by class name. Classes that are
         never predicted are left out.
     """
-    predicted = predictions.get_values("predicted_class")
-    groups = {name: predicted == k for k, name in enumerate(make_group_names(label_names))}
-    return {name: members for name, members in groups.items() if members.any()}
+    predicted_classes = predictions.get_values("predicted_class")
+    groups = {}
+    for class_index, name in enumerate(make_group_names(label_names)):
+        is_member = predicted_classes == class_index
+        if is_member.any():
+            groups[name] = is_member
+    return groups
 
 
 def make_group_names(label_names: Sequence[str]) -> list[str]:
@@ -195,10 +202,13 @@ def make_group_names(label_names: Sequence[str]) -> list[str]:
     >>> make_group_names(["all", "no", "no"])
     ['all (class 0)', 'no', 'no (class 2)']
     """
-    names = [ALL_TEXTS_GROUP]
-    for k, name in enumerate(map(str, label_names)):
-        names.append(f"{name} (class {k})" if name in names else name)
-    return names[1:]
+    group_names: list[str] = []
+    for class_index, label_name in enumerate(label_names):
+        name = str(label_name)
+        if name in (ALL_TEXTS_GROUP, *group_names):
+            name = f"{name} (class {class_index})"
+        group_names.append(name)
+    return group_names
 
 
 def _summarize_columns(
@@ -238,13 +248,13 @@ def _summarize_columns(
 
 
 def parse_key(statistic: str) -> float | str | None:
-    """Parse the key in a statistic name ``name@key``.
+    """Parse the key of a statistic name, which is the part after "@".
 
     Args:
-        statistic: statistic name, with or without a key.
+        statistic: statistic name, such as "regret@attention" or "share_of_largest@0.01".
 
     Returns:
-        A number if the key is a number, otherwise the key itself; None if there is no key.
+        A number if the key is a number, otherwise the key itself. None if there is no key.
     """
     _, separator, key = statistic.partition("@")
     if not separator:
@@ -256,21 +266,24 @@ def parse_key(statistic: str) -> float | str | None:
 
 
 def get_sort_key(statistic: str) -> tuple[int, float, str]:
-    """Get the sort key for statistics that only differ in their key.
+    """Get a tuple that sorts statistic names by the part after "@", which is a number or a ranking.
 
-    Numeric keys come first, in ascending order. Rankings follow in :data:`RANKING_ORDER`.
+    Numbers come first, in ascending order. Rankings follow in :data:`RANKING_ORDER`.
 
     Args:
         statistic: statistic name, with or without a key.
 
     Returns:
-        A tuple for sorting.
+        A tuple for the argument ``key`` of :func:`sorted`.
     """
     key = parse_key(statistic)
-    if not isinstance(key, str):
-        return 0, key or 0.0, ""
-    rank = RANKING_ORDER.index(key) if key in RANKING_ORDER else len(RANKING_ORDER)
-    return 1, rank, key
+    if key is None:
+        return 0, 0.0, ""
+    if isinstance(key, float):
+        return 0, key, ""
+    if key in RANKING_ORDER:
+        return 1, RANKING_ORDER.index(key), key
+    return 1, len(RANKING_ORDER), key
 
 
 def describe_statistic(
@@ -337,6 +350,7 @@ def find_model_site(rows: Rows | pd.DataFrame) -> tuple[int, int] | None:
         None if several heads were tested one by one.
     """
     sites = Rows.coerce(rows).sites
+    # Layer −1 with head −1 means all attention.
     if (-1, -1) in sites:
         return -1, -1
     heads = [site for site in sites if min(site) >= 0]
@@ -390,15 +404,15 @@ def select_site_texts(rows: Rows | pd.DataFrame, site: tuple[int, int]) -> Texts
 # --- Attention weight bins --------------------------------------------------------------------
 
 
-ATTENTION_BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Edges of the bins by which texts are grouped in reports: by their largest attention weight.
+ATTENTION_BIN_EDGES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Edges of the bins by which reports group texts according to their largest attention weight.
 
-Jain & Wallace 2019 use the same bins in Figure 6.
+The bins are those of Figure 6 in Jain & Wallace 2019.
 """
-N_GAP_BINS = 10
-"""Number of equally wide bins for the difference Δα between two erased attention weights."""
+N_ATTENTION_GAP_BINS = 10
+"""Number of bins for the gap (difference) between two attention weights. Each bin is 0.1 wide."""
 ROUNDING_TOLERANCE = 1e-9
-"""Largest difference between two computed numbers that is attributed to rounding."""
+"""Tolerance for rounding errors. Numbers that differ by less than this count as equal."""
 
 
 def list_bin_names() -> list[str]:
@@ -407,9 +421,9 @@ def list_bin_names() -> list[str]:
     Returns:
         Intervals such as "[0.00, 0.25)". The last bin includes its upper edge, 1.
     """
-    pairs = itertools.pairwise(ATTENTION_BINS)
-    names = [f"[{low:.2f}, {high:.2f})" for low, high in pairs]
-    names[-1] = f"{names[-1][:-1]}]"
+    edge_pairs = itertools.pairwise(ATTENTION_BIN_EDGES)
+    names = [f"[{low:.2f}, {high:.2f})" for low, high in edge_pairs]
+    names[-1] = names[-1].replace(")", "]")
     return names
 
 
@@ -423,13 +437,13 @@ def assign_attention_bins(max_attention: np.ndarray | pd.Series) -> pd.Categoric
         Bin names, [texts]; missing for texts without a weight.
     """
     weights = np.asarray(max_attention, dtype=np.float64)
-    bin_indices = np.digitize(weights, ATTENTION_BINS[1:-1]).astype(np.int8)
+    bin_indices = np.digitize(weights, ATTENTION_BIN_EDGES[1:-1]).astype(np.int8)
     bin_indices[np.isnan(weights)] = -1
     return pd.Categorical.from_codes(bin_indices, list_bin_names())
 
 
 QUARTILES = (0.25, 0.5, 0.75)
-"""Levels of the lower quartile, the median and the upper quartile, as fractions."""
+"""Quantile levels of the lower quartile, the median and the upper quartile."""
 
 
 def compute_quantiles(
@@ -476,33 +490,36 @@ class GapBin:
 
 
 def bin_js_by_gap(delta_attention: np.ndarray, delta_js: np.ndarray) -> Iterator[GapBin]:
-    """Group ΔJS by Δα in bins of width 0.1 (Serrano & Smith 2019, Section 4.2).
+    """Group texts by the gap between two attention weights (Serrano & Smith 2019, Section 4.2).
 
-    Either the largest attention weight or another weight is erased.
+    The two weights are the largest weight of the text and another weight. Each of them is erased, and
+    the resulting output changes are compared in bins of width 0.1.
 
     Args:
-        delta_attention: Δα, the largest weight minus the other erased weight, [texts].
+        delta_attention: gap Δα, the largest weight minus the other weight, [texts].
         delta_js: ΔJS, the output change (JSD) without the largest weight minus the output change
             without the other weight, [texts]. Texts without these values are ignored.
 
     Yields:
         The bins that contain texts.
     """
-    bin_indices = np.floor(np.asarray(delta_attention) * N_GAP_BINS + ROUNDING_TOLERANCE)
-    bin_indices = bin_indices.clip(0, N_GAP_BINS - 1)
+    bin_indices = np.floor(np.asarray(delta_attention) * N_ATTENTION_GAP_BINS + ROUNDING_TOLERANCE)
+    bin_indices = bin_indices.clip(0, N_ATTENTION_GAP_BINS - 1)
     delta_js = np.asarray(delta_js)
-    for index in range(N_GAP_BINS):
-        bin_values = delta_js[(bin_indices == index) & ~np.isnan(delta_js)]
+    for index in range(N_ATTENTION_GAP_BINS):
+        is_in_bin = (bin_indices == index) & ~np.isnan(delta_js)
+        bin_values = delta_js[is_in_bin]
         if not len(bin_values):
             continue
-        low, high = index / N_GAP_BINS, (index + 1) / N_GAP_BINS
-        bracket = "]" if index == N_GAP_BINS - 1 else ")"
+        low, high = index / N_ATTENTION_GAP_BINS, (index + 1) / N_ATTENTION_GAP_BINS
+        bracket = "]" if index == N_ATTENTION_GAP_BINS - 1 else ")"
         first_quartile, median, third_quartile = compute_quantiles(bin_values)
+        is_negative = bin_values < -ROUNDING_TOLERANCE
         yield GapBin(
-            f"[{low:.1f}, {high:.1f}{bracket}",
-            (index + 0.5) / N_GAP_BINS,
-            len(bin_values),
-            median,
-            (first_quartile, third_quartile),
-            float((bin_values < -ROUNDING_TOLERANCE).mean()),
+            name=f"[{low:.1f}, {high:.1f}{bracket}",
+            center=(index + 0.5) / N_ATTENTION_GAP_BINS,
+            n=len(bin_values),
+            median=median,
+            quartiles=(first_quartile, third_quartile),
+            negative_share=float(is_negative.mean()),
         )

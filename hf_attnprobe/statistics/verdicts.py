@@ -1,4 +1,4 @@
-"""The verdict: all rules, the findings they lead to, and how findings are combined into one answer.
+"""The verdict of an audit: rules, their answers (findings), and how they lead to a single answer.
 
 The rules about attention are in :mod:`~hf_attnprobe.statistics.questions`. The tables in
 ``docs/verdicts.md`` are generated from the rules.
@@ -33,8 +33,8 @@ from hf_attnprobe.statistics.questions import (
 ELSEWHERE_RULE = Rule(
     "Elsewhere",
     "Can a trained model classify as well and attend to other words?",
-    "JSD between an adversary's and the base model's attention, minus the JSD for the farthest other "
-    "seed, paired by text; a yes also requires that no F1 is lost",
+    "distance (JSD) of an adversary's attention from the base model, minus the distance of the "
+    "farthest model with another seed, paired by text; a yes also requires that no F1 is lost",
     partly=0.0,
     yes=0.0,
     source="Wiegreffe & Pinter 2019, Section 3.3: an adversary that is no farther than another seed "
@@ -43,10 +43,10 @@ ELSEWHERE_RULE = Rule(
     if_no="no trained model both classifies as well and attends to other words",
     if_open="it is open whether a model that classifies as well can attend to other words",
 )
-"""Rule that decides whether a model trained to attend to other words (an adversary) can do so.
+"""Rule about adversaries: models that are trained to attend to other words than the base model.
 
-The adversary's attention must be farther from the base model's attention than that of any base model
-trained with another seed.
+An adversary's attention must differ more from the base model than the attention of models that were
+trained like the base model, but with other random seeds.
 """
 RULES: dict[str, Rule] = {
     "accuracy": Rule(
@@ -194,9 +194,9 @@ RULES: dict[str, Rule] = {
         if_open="attention may or may not show the impermissible tokens",
     ),
 }
-"""All questions that a report answers, with their thresholds, keyed by a short name.
+"""Maps the short name of each question that a report answers to its rule, with thresholds and phrases.
 
-Reports list them in this order: rules for audits first, then rules for retrained and deceptive models.
+Reports list the rules in this order. Rules for retrained and deceptive models are at the end.
 """
 
 
@@ -238,7 +238,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
-            raise AttnProbeError(f"unknown rule {self.rule!r}; choose from {', '.join(RULES)}")
+            raise AttnProbeError(f"unknown rule {self.rule!r}. Choose one of {', '.join(RULES)}.")
 
     @property
     def rule_with_thresholds(self) -> Rule:
@@ -277,7 +277,7 @@ class Finding:
     @property
     def number(self) -> str:
         """Graded number and interval with two decimals; empty if there is no number."""
-        if self.value != self.value:
+        if math.isnan(self.value):
             return ""
         return markdown.format_interval(self.value, self.ci95, digits=2)
 
@@ -300,21 +300,29 @@ def apply_thresholds(texts: Sequence[str]) -> dict[str, Rule]:
     # Faithfulness comes first, so that the thresholds of a part overwrite it.
     for text in sorted(texts, key=lambda text: not text.startswith("faithfulness=")):
         key, _, numbers = text.partition("=")
+        question = ALL_QUESTIONS.get(key)
+        if question is None:
+            raise AttnProbeError(
+                f"--thresholds {text!r} does not begin with a question. Choose one of "
+                f"{', '.join(ALL_QUESTIONS)}, for example faithfulness=.4,.65."
+            )
         try:
             thresholds = [float(number) for number in numbers.split(",")]
         except ValueError:
             thresholds = []
-        question = ALL_QUESTIONS.get(key)
+        max_thresholds = 1 if question.partly == question.yes else 2
+        is_finite = all(map(math.isfinite, thresholds))
         is_ascending = thresholds == sorted(thresholds)
-        is_valid = bool(thresholds) and is_ascending and all(map(math.isfinite, thresholds))
-        if question is not None:
-            max_thresholds = 1 if question.partly == question.yes else 2
-            is_valid = is_valid and len(thresholds) <= max_thresholds
-        if question is None or not is_valid:
+        is_valid = 1 <= len(thresholds) <= max_thresholds and is_finite and is_ascending
+        if not is_valid and max_thresholds == 1:
             raise AttnProbeError(
-                f"--thresholds {text!r} is not valid; use one of {', '.join(ALL_QUESTIONS)} with "
-                "one or two numbers in ascending order, such as faithfulness=.4,.65 (partly from "
-                ".4, yes from .65) or effect=.1 (yes from .1)"
+                f"--thresholds {text!r} is not valid. Expected a single number, for example "
+                f"{key}=.1 (yes from .1)."
+            )
+        if not is_valid:
+            raise AttnProbeError(
+                f"--thresholds {text!r} is not valid. Expected one or two numbers in ascending "
+                f"order, for example {key}=.4,.65 (partly from .4, yes from .65)."
             )
         keys = [key]
         if question.role == "score":
@@ -339,7 +347,9 @@ def grade_measurement(
         A finding with the answer.
     """
     estimate = measurement.estimate
-    lowest = estimate if measurement.lower_estimate is None else measurement.lower_estimate
+    lowest = estimate
+    if measurement.lower_estimate is not None:
+        lowest = measurement.lower_estimate
     answer = grade_range(lowest, estimate, rule, min_texts)
     possible_answers = list_possible_answers(lowest, estimate, rule, min_texts)
     finding = make_finding(
@@ -385,6 +395,10 @@ def make_finding(
     has_alternatives = answer == Answer.CANNOT_SAY and len(possible_answers) > 1
     alternatives = f" ({join_answers(possible_answers)})" if has_alternatives else ""
     has_user_thresholds = rule != RULES[key]
+    known_yardsticks: dict[str, float] = {}
+    for name, value in yardsticks.items():
+        if value is not None and not math.isnan(value):
+            known_yardsticks[name] = value
     return Finding(
         rule=key,
         answer=answer,
@@ -392,11 +406,7 @@ def make_finding(
         value=estimate.value,
         ci95=estimate.ci95,
         n=estimate.n or 0,
-        yardsticks={
-            name: value
-            for name, value in yardsticks.items()
-            if value is not None and value == value
-        },
+        yardsticks=known_yardsticks,
         partly=rule.partly if has_user_thresholds else None,
         yes=rule.yes if has_user_thresholds else None,
     )
@@ -407,7 +417,7 @@ def make_finding(
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """Questions for one type of model, with a gate: a rule that decides if they make sense.
+    """Questions for one type of model, with their precondition, which is called the gate.
 
     Attributes:
         questions: questions by key.
@@ -435,29 +445,29 @@ class QuestionSet:
 
 
 CLASSIFIER_SET = QuestionSet(
-    CLASSIFIER_QUESTIONS,
-    "accuracy",
-    (
+    questions=CLASSIFIER_QUESTIONS,
+    gate="accuracy",
+    closed_texts=(
         "the model is not shown to be better than guessing",
         "there are no predictions that are worth explaining",
     ),
 )
 """Questions about classifiers.
 
-They are only answered if the model is better than always predicting the most frequent class.
+There is only a verdict if the model is better than always predicting the most frequent class.
 """
 ANSWER_SET = QuestionSet(
-    ANSWER_QUESTIONS,
-    "passage",
-    (
+    questions=ANSWER_QUESTIONS,
+    gate="passage",
+    closed_texts=(
         "the answer is not shown to depend on the passage",
         "a passage on which the answer does not depend cannot explain it",
     ),
-    MIN_PROMPTS,
+    min_texts=MIN_PROMPTS,
 )
 """Questions about language models that answer from a passage.
 
-They are only answered if the answer depends on the passage.
+There is only a verdict if the answer depends on the passage.
 """
 
 
@@ -484,7 +494,8 @@ def choose_question_set(rules: Iterable[str]) -> QuestionSet:
         :data:`CLASSIFIER_SET`.
     """
     answer_only_rules = {ANSWER_SET.gate, *ANSWER_QUESTIONS} - CLASSIFIER_QUESTIONS.keys()
-    return ANSWER_SET if set(rules) & answer_only_rules else CLASSIFIER_SET
+    has_answer_rule = any(rule in answer_only_rules for rule in rules)
+    return ANSWER_SET if has_answer_rule else CLASSIFIER_SET
 
 
 def join_rule_names(rules: Iterable[str]) -> str:
@@ -542,16 +553,16 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
 
 
 DISPLAY_QUESTION = "May I show this to users?"
-"""Question that a report answers for readers who want to display attention to their users."""
+"""Question that reports answer for people who want to display attention to their users."""
 DISPLAY_ADVICE = {
     Answer.YES: "Yes, but with a note that a single text may differ.",
     Answer.PARTLY: "Only with a warning: the highlighted words are some of those that decide.",
     Answer.CANNOT_SAY: "Not yet: the answer is still open.",
     Answer.NO: "No.",
 }
-"""Answers to the question "May I show this to users?", keyed by the verdict of the audit.
+"""Maps each verdict of an audit to the answer to the question "May I show this to users?".
 
-The verdict answers whether attention explains the model's predictions.
+The verdict states whether attention explains the model's predictions.
 """
 
 
@@ -578,7 +589,7 @@ class Conclusion:
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no verdict because the gate was not answered yes."""
+        """Whether there is no verdict because the precondition (the gate) is not met."""
         return self.why == self.question_set.closed_texts[0]
 
 
@@ -600,7 +611,7 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     gate = indexed_findings.get(question_set.gate)
     needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
     missing_keys = [key for key in needed_keys if key not in indexed_findings]
-    answer, why = _decide(question_set, gate, effects, score, missing_keys)
+    answer, why = _determine_verdict(question_set, gate, effects, score, missing_keys)
     return Conclusion(answer, why, score, question_set, gate, missing_keys)
 
 
@@ -617,24 +628,24 @@ def explain_too_few_texts(n: int, min_texts: int) -> str:
     return f"there are only {n} of the {min_texts} required {{texts}}"
 
 
-def explain_missing_questions(missing: Sequence[str]) -> str:
+def explain_missing_questions(missing_keys: Sequence[str]) -> str:
     """Explain in a clause which further questions a verdict requires.
 
     Args:
-        missing: keys of questions that were not measured.
+        missing_keys: keys of questions that were not measured.
 
     Returns:
         A clause such as "a verdict also needs effect".
     """
-    return f"a verdict also needs {join_rule_names(missing)}"
+    return f"a verdict also needs {join_rule_names(missing_keys)}"
 
 
-def _decide(
+def _determine_verdict(
     question_set: QuestionSet,
     gate: Finding | None,
     effects: Sequence[Finding],
     score: Finding | None,
-    missing: Sequence[str],
+    missing_keys: Sequence[str],
 ) -> tuple[Answer, str]:
     """Determine the verdict and its reason, by the steps in :func:`list_verdict_steps`.
 
@@ -643,7 +654,7 @@ def _decide(
         gate: finding that shows whether there is anything to explain; None if not measured.
         effects: findings about the effect of attention on the output.
         score: finding about faithfulness; None if not measured.
-        missing: keys of required questions that were not measured.
+        missing_keys: keys of required questions that were not measured.
 
     Returns:
         The verdict, and its reason, which is empty if faithfulness alone decides.
@@ -666,8 +677,8 @@ def _decide(
         return Answer.NO, RULES[negative_effects[0]].if_no
     if score is not None and score.answer == Answer.NO:
         return Answer.NO, ""
-    if score is None or missing:
-        return Answer.CANNOT_SAY, explain_missing_questions(missing)
+    if score is None or missing_keys:
+        return Answer.CANNOT_SAY, explain_missing_questions(missing_keys)
     open_effects = [effect.rule for effect in effects if effect.answer == Answer.CANNOT_SAY]
     if open_effects:
         return Answer.CANNOT_SAY, f"the answer to {join_rule_names(open_effects)} is open"

@@ -1,8 +1,8 @@
-"""Report wording that depends on the type of prediction.
+"""Wording of reports, which depends on the type of prediction.
 
-Sentence templates contain placeholders such as ``{unit}``, which are filled from a :class:`Wording`. For
-example, a report about predicted numbers mentions standard deviations instead of probabilities, and a
-report about several labels explains that changes are averaged over the labels.
+Sentences in reports are templates with placeholders such as ``{unit}``, which are filled from a
+:class:`Wording`. For example, a report about predicted numbers mentions standard deviations instead of
+probabilities.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
-PROBABILITY_AMOUNT = "of probability"
-"""Unit that reports print after a change of probability, as in ".20 of probability"."""
+PROBABILITY_UNIT = "of probability"
+"""Words that reports print after a change of a probability, as in ".20 of probability"."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Wording:
     distance_with_range: str = "total variation distance, 0 to 1"
     changed_quantity: str = "output or log-odds, 0 to 1"
     epsilon_text: str = ".01"
-    amount: str = PROBABILITY_AMOUNT
+    amount: str = PROBABILITY_UNIT
     aside: str = ""
     loss_title: str = "probability lost"
     top_probability_name: str = "top probability"
@@ -87,7 +87,7 @@ class Wording:
 
     @property
     def standard_amount(self) -> str:
-        """Phrase that follows a change in the explained quantity at the standard temperature."""
+        """Unit of a change at the standard temperature, as a phrase that follows the number."""
         if self.is_number:
             return "standard deviations of the predictions"
         return f"{self.amount} at the standard temperature"
@@ -99,7 +99,7 @@ class Wording:
 
 
 CLASS_WORDING = Wording()
-"""Words that reports use for models that predict one of several classes."""
+"""Default wording of reports, for models that predict one of several classes."""
 PART_WORDINGS = {
     "labels": (
         "labels",
@@ -127,17 +127,18 @@ PART_WORDINGS = {
         "any token of the answer",
     ),
 }
-"""Phrases for predictions that consist of several parts, keyed by prediction type.
+"""Maps each prediction type with several parts to three phrases for :func:`build_wording`.
 
-Each entry names the parts over which changes are averaged, the explained prediction, and the decision
-that can flip. For example, an extracted answer ("span") consists of its start and its end.
+The phrases name the parts, the explained prediction, and the decision that can flip. For example, an
+extracted answer ("span") has two parts, its start and its end.
 """
 
 
 LOWER_BOUND_NOTE = "; a lower bound, because unlikely tokens are combined into one"
-"""Note that reports print after the name of the output distance of a language model.
+"""Note in reports: the output distance of a language model is only a lower bound.
 
-Its vocabulary is so large that unlikely tokens are combined, so the true distance may be larger.
+A language model predicts so many different tokens that all unlikely ones are counted as a single token.
+The true distance can therefore be larger than the measured one.
 """
 
 
@@ -160,24 +161,24 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
         return _build_number_wording(prediction, unit)
     if kind == "choice":
         return Wording(
-            kind,
-            name,
-            "The chosen text is explained, and the other candidates stay fixed.",
+            kind=kind,
+            predicts=name,
+            meaning="The chosen text is explained, and the other candidates stay fixed.",
             prediction="the chosen text",
             decision="the choice",
             changed_quantity="the output, 0 to 1",
         )
     if kind not in PART_WORDINGS:
-        return Wording(kind, name)
+        return Wording(kind=kind, predicts=name)
     parts, prediction_name, decision = PART_WORDINGS[kind]
     aside = f" (mean over {parts})"
     is_answer = kind == "answer"
     bound = LOWER_BOUND_NOTE if is_answer else ""
     return Wording(
-        kind,
-        name,
-        f"Changes, losses and probabilities are means over {parts}. A text flips if {decision} "
-        "changes.",
+        kind=kind,
+        predicts=name,
+        meaning=f"Changes, losses and probabilities are means over {parts}. A text flips if "
+        f"{decision} changes.",
         prediction=prediction_name,
         decision=decision,
         distance=f"total variation, averaged over {parts}{bound}",
@@ -210,9 +211,9 @@ def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:
         decision = f"the decision (above {origin:g} or not)"
         flips = f"A text flips if {decision} changes."
     return Wording(
-        "number",
-        prediction["name"],
-        f"Changes of the number are in {unit}{unit_size}{mean_note} and have no upper limit. "
+        kind="number",
+        predicts=prediction["name"],
+        meaning=f"Changes of the number are in {unit}{unit_size}{mean_note} and have no upper limit. "
         f"{flips} The explained quantity is the distance of the number from {origin:g}. A loss is "
         f"a change towards {origin:g}, or beyond it.",
         prediction="the predicted number",

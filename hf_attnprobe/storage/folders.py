@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 # --- Disk errors ---
 
 OS_ERROR_PATTERN = re.compile(r"\(os error (\d+)\)")
-"""Pattern for the operating system's error number in messages from safetensors and tokenizers."""
-PROBE_BYTES = 1 << 16
-"""Size of the test file that is written to detect a full disk, in bytes."""
+"""Pattern for the system error number in messages from safetensors and tokenizers."""
+TEST_FILE_BYTES = 1 << 16
+"""Size in bytes of the test file that is written to find out whether a disk is full."""
 DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-"""System error numbers for a full disk and for a user who has used up the disk quota."""
+"""System error numbers for a full disk and for an exceeded disk quota."""
 
 
 @contextlib.contextmanager
@@ -83,24 +83,24 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
         return None
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
-            file.write(bytes(PROBE_BYTES))
+            file.write(bytes(TEST_FILE_BYTES))
     except OSError as disk_error:
         return disk_error.errno
     return None
 
 
 # --- Locks and temporary files ---
-# The kernel releases a lock when the process that holds it ends, even if it is killed. A process that
-# holds the lock on a folder may delete the temporary files that killed runs left there.
+# The operating system releases a lock when its process ends, even if the process is killed. A process
+# with the lock on a folder may therefore delete the temporary files that killed runs left there.
 
 LOCK_FILE = ".attnprobe.lock"
 """Name of the lock file in an output folder."""
 TEMPORARY_SUFFIX = ".attnprobe"
-"""Suffix of temporary files, which are named ``.NAME.PROCESS.attnprobe`` with the process id."""
+"""Suffix of temporary files, such as ``.report.html.1234.attnprobe`` (1234 is the process id)."""
 TEMPORARY_FILE_PATTERN = re.compile(rf"\..+\.\d+\{TEMPORARY_SUFFIX}")
-"""Pattern for the names of our temporary files, such as ``.report.html.1234.attnprobe``."""
+"""Pattern for the names of temporary files, such as ``.report.html.1234.attnprobe``."""
 NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""System error numbers for a disk that does not support file locks, such as some network disks."""
+"""System error numbers for a disk without file locks. Some network disks have none."""
 
 
 def get_temporary_path(file: Path) -> Path:
@@ -133,7 +133,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            # Delete the file before the lock is released; a waiting process then creates a new file.
+            # The file is deleted before the lock is released, so that the next process creates a
+            # new file.
             (folder / LOCK_FILE).unlink()
         file_lock.release()
         if not folder_existed:
@@ -154,18 +155,18 @@ def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
         if os.path.lexists(folder) and not folder.is_dir():
             # The path is a file or a broken link.
             raise
-        # Another run removed the folder after this one had created it; try again.
+        # Another run has removed the folder that this run created, so try again.
         _acquire_lock(file_lock, folder)
     except Timeout as error:
         raise AttnProbeError(
-            f"another run{_describe_lock_holder(folder)} uses {folder}; wait until it has finished, "
-            "or choose another --output-dir"
+            f"another run{_describe_lock_holder(folder)} uses {folder}. Wait until it has finished, "
+            "or choose another --output-dir."
         ) from error
     except OSError as error:
         if error.errno not in NO_LOCK_ERRORS:
             raise
         logger.warning(
-            "%s is on a disk without locks (%s); use it for only one run at a time",
+            "%s is on a disk without locks (%s). Use this folder for only one run at a time.",
             folder,
             error.strerror,
         )
@@ -223,9 +224,10 @@ def write_json(file: Path, data: object) -> None:
 # --- Checks of output folders ---
 
 URL_PATTERN = re.compile(r"[A-Za-z][\w+.-]+:/")
-"""Pattern for the beginning of a URL, with one slash because ``Path`` merges two slashes.
+"""Pattern for the beginning of a URL, such as "https:/".
 
-At least two letters are required, because a single letter with a colon is a Windows drive.
+The pattern has only one slash, because ``Path`` shortens "https://" to "https:/". It requires two
+characters before the colon, because a single letter is a Windows drive, as in "C:/".
 """
 
 
@@ -263,10 +265,7 @@ def check_output_path(folder: str | Path) -> Path:
     """
     options.check_name("the output", str(folder))
     if URL_PATTERN.match(str(folder)):
-        raise AttnProbeError(
-            f"expected a local folder for the output, got the URL {folder}; choose another "
-            "--output-dir"
-        )
+        raise AttnProbeError(f"expected a local folder as --output-dir, got the URL {folder}")
     return Path(folder)
 
 
@@ -294,15 +293,14 @@ def check_available(folder: str | Path, *markers: str) -> Path:
     has_marker = any(any(folder.glob(marker)) for marker in markers)
     if has_visible_files and not has_marker:
         raise AttnProbeError(
-            f"expected a new or an empty folder, but {folder} contains other files; choose another "
-            "--output-dir"
+            f"the output folder {folder} already contains other files. Choose another --output-dir."
         )
     for path in paths:
         is_inside = path.resolve().is_relative_to(folder.resolve())
         if path.is_symlink() and not is_inside:
             raise AttnProbeError(
-                f"expected no links in the output folder, but {path} leads out of it; delete the "
-                "link, or choose another --output-dir"
+                f"the link {path} leads out of the output folder. Delete the link, or choose another "
+                "--output-dir."
             )
     return folder
 
@@ -315,10 +313,10 @@ def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
         error: Cause of the problem.
     """
     is_full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
-    advice = "choose another --output-dir"
+    advice = "Choose another --output-dir."
     if is_full:
-        advice = f"free some space, or {advice}"
-    return AttnProbeError(f"cannot use {folder} for the output ({error}); {advice}")
+        advice = "Free some space, or choose another --output-dir."
+    return AttnProbeError(f"cannot use the output folder {folder} ({error}). {advice}")
 
 
 # --- Settings of the run to which a folder belongs ---
@@ -329,7 +327,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
     Args:
         stored: Settings that were read from JSON. A value that is not a mapping counts as empty.
-        settings: Settings of this run; they are converted as by JSON before the comparison.
+        settings: Settings of this run. They are converted to JSON and back before the comparison.
 
     Returns:
         For each setting that differs, the stored and the new value, by name.
@@ -343,7 +341,7 @@ def find_differences(stored: object, settings: Mapping) -> dict[str, tuple[objec
 
 
 def normalize_settings(settings: Mapping) -> dict:
-    """Convert settings to the values that reading them back from JSON gives, such as lists."""
+    """Convert settings to JSON and back, which for example turns tuples into lists."""
     return json.loads(json.dumps(dict(settings)))
 
 
@@ -427,20 +425,25 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
     # Unlike `Path.exists`, this function never raises an error for an invalid name.
     if not os.path.exists(file):
         return
-    stored = read_json(file, Any, "choose another --output-dir")
+    stored = read_json(file, Any, "Choose another --output-dir.")
     differences = find_differences(stored, settings)
     if differences:
-        names = ", ".join(name.replace("_", " ") for name in differences)
+        first_name, *other_names = [name.replace("_", " ") for name in differences]
         stored_value, value = next(iter(differences.values()))
+        first_difference = (
+            f"{first_name} ({_describe_difference(stored_value, value)} instead of "
+            f"{_describe_difference(value, stored_value)})"
+        )
         raise AttnProbeError(
-            f"{file.parent} belongs to another {file.stem}: its {names} "
-            f"({_describe_difference(stored_value, value)}) must not differ from this run's "
-            f"({_describe_difference(value, stored_value)}); choose another --output-dir"
+            f"{file.parent} belongs to another {file.stem} with different settings: "
+            f"{', '.join([first_difference, *other_names])}. Choose another --output-dir."
         )
 
 
 def _describe_difference(value: object, other_value: object) -> object:
-    """Describe the value of a setting; for nested settings, only the parts that differ.
+    """Describe the value of a setting that differs between two runs.
+
+    If the value contains further settings, only those that differ are described.
 
     Args:
         value: Value to describe.

@@ -75,11 +75,11 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 # --- Summaries of finished runs ---
 
 SUMMARY_FILE = "summary.json"
-"""Name of the JSON file in an output folder that contains the summary of a finished run."""
+"""Name of the file with the summary of a finished run, in its output folder."""
 PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
-"""Exceptions that parsing can raise if a stored file does not have the expected structure."""
+"""Exceptions that parsing raises if a stored file does not have the expected structure."""
 RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
-"""Packages whose installed versions are recorded with every result, because they affect its numbers."""
+"""Packages whose versions are recorded with every result, because results depend on them."""
 
 
 class Provenance(TypedDict, total=False):
@@ -165,24 +165,23 @@ def read_summary(
     file = Path(folder) / SUMMARY_FILE
     if not file.is_file():
         raise AttnProbeError(
-            f"expected {run_name} in {folder}, but there is no {SUMMARY_FILE}; let {verb} "
-            "finish first"
+            f"expected {run_name} in {folder}, but the file {SUMMARY_FILE} is missing. Wait until "
+            f"{verb} has finished, or run it again."
         )
-    advice = f"run {verb} again"
-    data = read_json(file, dict[str, Any], advice)
+    data = read_json(file, dict[str, Any], f"Run {verb} again.")
     check(data, str(file))
     try:
         return parse(data)
     except PARSE_ERRORS as error:
-        raise AttnProbeError(f"cannot read {file} ({error}); {advice}") from error
+        raise AttnProbeError(f"cannot read {file} ({error}). Run {verb} again.") from error
 
 
 # --- Settings of a command, and the command to repeat it ---
 
-OPTIONS_WITHOUT_EFFECT = ("batch_size", "memory_budget")
-"""Names of audit options that affect only speed and memory, and never the results."""
+PERFORMANCE_OPTIONS = ("batch_size", "memory_budget")
+"""Names of the audit options that affect only performance (speed and memory), not the results."""
 OBJECT_NAME = "an object in Python"
-"""Text recorded in place of a name if a model or data set was passed as a Python object."""
+"""Name that is recorded for a model or data set that was passed as a Python object."""
 
 
 def collect_settings(
@@ -194,7 +193,7 @@ def collect_settings(
     *,
     excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the options of a command that differ from their defaults.
+    """Collect the options of a command that differ from their defaults.
 
     Args:
         model: A :class:`~hf_attnprobe.core.options.SavedModel`, a name, or an object. For an object
@@ -221,7 +220,8 @@ def collect_settings(
             changed_test_options[name] = {}
         else:
             changed_test_options[name] = _collect_changes(test_options, default_options[name])
-    if changed_test_options not in ({}, {DEFAULT_TESTS: {}}):
+    selects_default_tests = changed_test_options in ({}, {DEFAULT_TESTS: {}})
+    if not selects_default_tests:
         settings["tests"] = changed_test_options
     return settings
 
@@ -275,11 +275,10 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     settings = {**provenance["asked_for"], **changes}
     options_by_test = settings.pop("tests", {})
     # Values for the flag --set, such as "permutation.n_permutations=50".
-    assignments = [
-        f"{test}.{name}={format_option_value(value)}"
-        for test, test_options in options_by_test.items()
-        for name, value in test_options.items()
-    ]
+    assignments = []
+    for test, test_options in options_by_test.items():
+        for name, value in test_options.items():
+            assignments.append(f"{test}.{name}={format_option_value(value)}")
     settings |= {"tests": [*options_by_test] or None, "set": assignments or None}
     return shlex.join(["attnprobe", verb, *_format_flags(settings)])
 
@@ -314,7 +313,7 @@ def is_repeatable(provenance: Mapping[str, Any]) -> bool:
 # --- Example texts of an audit ---
 
 TEXTS_FILE = "texts.json"
-"""Name of the JSON file in an audit's output folder that contains the example texts."""
+"""Name of the file with the example texts, in an audit's output folder."""
 
 
 def write_texts(folder: Path, texts: Sequence[HighlightedText]) -> None:

@@ -4,19 +4,18 @@ The rows are stored in a folder of Parquet files ("parts"), usually one part per
 Together the parts are one table with the columns of `SCHEMA`:
 
 - ``test`` and ``statistic``: names, such as "permutation" and "median_tvd".
-- ``layer`` and ``head``: the site, counted from 0. Head −1 stands for a whole layer, and layer −1 with
-  head −1 for the whole model. The k-th head set has layer −2 and head k. Both are null in rows of the
-  test "prediction", which describe the model output.
+- ``layer`` and ``head``: the site, counted from 0. A whole layer has head −1. The whole model has
+  layer −1 and head −1. The k-th head set has layer −2 and head k. Rows of the test "prediction"
+  describe the model output, so their layer and head are null.
 - ``example_id``: the text id.
 - ``value``: a float64. NaN means that the statistic is undefined for this text. A statistic that was
   not measured has no row.
 
-``pandas.read_parquet(folder)`` reads them without this package. :func:`read_rows` also checks that no
-part is damaged or belongs to another audit, and drops duplicate values.
+``pandas.read_parquet(folder)`` reads the parts without this package. :func:`read_rows` also checks that
+no part is damaged or belongs to another audit, and drops duplicate values.
 
-Every part is written completely or not at all. Therefore several processes can write into one folder,
-and a text that has rows is finished. The metadata of a part contain a SHA-256 digest of its rows, and a
-hash of the audit settings.
+Every part is written completely or not at all. Several processes can therefore write into one folder.
+The metadata of a part contain a SHA-256 digest of its rows and a hash of the audit settings.
 
 Start reading at :func:`build_rows` (values to table), :func:`append_rows` (table to disk) and
 :func:`load_rows` (disk to :class:`~hf_attnprobe.statistics.rows.Rows`).
@@ -48,7 +47,10 @@ from hf_attnprobe.storage.folders import get_temporary_path
 
 
 NO_SITE = Site(layer=-1, head=-1)
-"""Site of rows that describe the model output instead of a head; files store both numbers as null."""
+"""Placeholder for the site in rows that describe the model output and therefore belong to no site.
+
+In Parquet files, the layer and the head of these rows are null.
+"""
 
 TestSite = tuple[str, int, int]
 """Test name, layer and head, such as ``("permutation", 0, 3)``."""
@@ -105,8 +107,8 @@ def compute_batch_prediction_statistics(
     nan_rows = probs.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
     if nan_rows:
         raise AttnProbeError(
-            f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}; check its weights "
-            "and --dtype"
+            f"the model predicts NaN for text {batch.example_ids[nan_rows[0]]}. Check its weights and "
+            "--dtype."
         )
     # The collator labels unlabelled texts with −1, so labels always exist.
     assert batch.labels is not None
@@ -175,14 +177,18 @@ def _compute_label_statistics(
 ) -> dict[str, torch.Tensor]:
     """Compute statistics of the true labels, from which reports compute majority-class baselines.
 
+    - A multi-label model has the statistic ``label@NAME`` for each label. It is 1 or 0, or −1 for a
+      missing label.
+    - A tagger has the statistic ``label_share@NAME`` for each tag. It is the share of labelled words
+      that have this tag, or NaN without labels.
+    - Other models have no such statistics.
+
     Args:
         prediction: Description of the model's predictions.
         labels: True labels, ``[batch, parts]``; −1 for a missing label.
 
     Returns:
-        For a multi-label model ``label@NAME`` (1, 0 or −1) for each label. For a tagger
-        ``label_share@NAME`` for each tag: the share of labelled words that have this tag (NaN without
-        labels). Empty for other models.
+        Tensors ``[batch]`` by statistic name.
     """
     if labels.dim() != 2:
         return {}
@@ -212,6 +218,7 @@ def _compute_number_statistics(
     Returns:
         Tensors ``[batch]`` by statistic name.
     """
+    # If there are several numbers per text, their mean is used.
     labels = labels.to(probs.device, probs.dtype).reshape(len(probs), -1).mean(-1)
     no_class = torch.full(labels.shape, -1, device=probs.device)
     statistics = {
@@ -231,7 +238,10 @@ def _compute_number_statistics(
 # --- Tables of rows in memory ---
 
 NAME_TYPE = pa.dictionary(pa.int32(), pa.string())
-"""Arrow type for columns of names: each distinct name is stored once, and rows store its index."""
+"""Arrow type for the columns that contain names.
+
+Each different name is stored only once. The rows store the index of their name.
+"""
 SCHEMA = pa.schema(
     [
         ("test", NAME_TYPE),
@@ -316,40 +326,41 @@ class _Keys(NamedTuple):
     """Key columns of a table as arrays ``[rows]``, with names replaced by integer codes.
 
     Attributes:
-        tests: Sorted test names.
-        statistics: Sorted statistic names.
-        test: Index into ``tests``.
-        statistic: Index into ``statistics``.
-        layer: Layer number; −1 for null.
-        head: Head number; −1 for null.
+        test_names: Sorted test names.
+        statistic_names: Sorted statistic names.
+        test_codes: Index into ``test_names``.
+        statistic_codes: Index into ``statistic_names``.
+        layers: Layer number; −1 for null.
+        heads: Head number; −1 for null.
     """
 
-    tests: list[str]
-    statistics: list[str]
-    test: np.ndarray
-    statistic: np.ndarray
-    layer: np.ndarray
-    head: np.ndarray
+    test_names: list[str]
+    statistic_names: list[str]
+    test_codes: np.ndarray
+    statistic_codes: np.ndarray
+    layers: np.ndarray
+    heads: np.ndarray
 
 
 def _decode_keys(table: pa.Table) -> _Keys:
     """Convert the columns test, statistic, layer and head of a table to arrays of integers."""
     table = table.unify_dictionaries()
-    tests, test = _decode_names(table["test"])
-    statistics, statistic = _decode_names(table["statistic"])
-    layer, head = (table[name].fill_null(-1).to_numpy() for name in ("layer", "head"))
-    return _Keys(tests, statistics, test, statistic, layer, head)
+    test_names, test_codes = _decode_names(table["test"])
+    statistic_names, statistic_codes = _decode_names(table["statistic"])
+    layers = table["layer"].fill_null(-1).to_numpy()
+    heads = table["head"].fill_null(-1).to_numpy()
+    return _Keys(test_names, statistic_names, test_codes, statistic_codes, layers, heads)
 
 
 def _decode_names(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     """Decode a dictionary-encoded column of names.
 
     Returns:
-        The sorted distinct names, and for every row the index of its name in them.
+        The names that occur in the column, sorted, and for every row the index of its name.
     """
     encoded = column.combine_chunks()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
-    # Number the names in sorted order. The dictionary can also contain names that do not occur.
+    # The dictionary can also contain names that do not occur.
     code_counts = np.bincount(codes, minlength=len(names))
     occurring_codes = np.flatnonzero(code_counts).tolist()
     sorted_codes = sorted(occurring_codes, key=lambda code: names[code])
@@ -363,12 +374,12 @@ def _sort_rows(table: pa.Table) -> pa.Table:
     """Sort rows by test, statistic, layer, head and text id, so that equal rows give equal files."""
     keys = _decode_keys(table)
     ids = table["example_id"].to_numpy()
-    # The last key of `lexsort` is the primary one.
-    order = np.lexsort([ids, keys.head, keys.layer, keys.statistic, keys.test])
-    tests = _encode_names(keys.tests, keys.test[order])
-    statistics = _encode_names(keys.statistics, keys.statistic[order])
-    numbers = table.select(["layer", "head", "example_id", "value"]).take(pa.array(order))
-    return pa.table([tests, statistics, *numbers.columns], schema=SCHEMA)
+    # `lexsort` sorts by its last key first, so the keys are listed in reverse.
+    order = np.lexsort([ids, keys.heads, keys.layers, keys.statistic_codes, keys.test_codes])
+    test_column = _encode_names(keys.test_names, keys.test_codes[order])
+    statistic_column = _encode_names(keys.statistic_names, keys.statistic_codes[order])
+    number_columns = table.select(["layer", "head", "example_id", "value"]).take(pa.array(order))
+    return pa.table([test_column, statistic_column, *number_columns.columns], schema=SCHEMA)
 
 
 class _Series(NamedTuple):
@@ -389,21 +400,24 @@ def _split_into_series(table: pa.Table) -> Iterator[_Series]:
     """Split a table into series of consecutive rows with the same test, statistic, layer and head."""
     keys = _decode_keys(table)
     ids, values = table["example_id"].to_numpy(), table["value"].to_numpy()
-    key_columns = (keys.test, keys.statistic, keys.layer, keys.head)
-    # A series starts at the first row, and at every row whose key differs from the row before.
+    key_columns = (keys.test_codes, keys.statistic_codes, keys.layers, keys.heads)
+    # A series starts at the first row, and at every row that differs from the row before in the
+    # test, the statistic, the layer or the head.
     differs_from_previous = [key_column[1:] != key_column[:-1] for key_column in key_columns]
     is_start = np.ones(len(table), dtype=bool)
     is_start[1:] = np.any(differs_from_previous, axis=0)
     bounds = [*np.flatnonzero(is_start).tolist(), len(table)]
     for start, stop in itertools.pairwise(bounds):
-        test, statistic, layer, head = (key_column[start].item() for key_column in key_columns)
-        column = (keys.tests[test], keys.statistics[statistic], layer, head)
+        test = keys.test_names[keys.test_codes[start]]
+        statistic = keys.statistic_names[keys.statistic_codes[start]]
+        layer, head = keys.layers[start].item(), keys.heads[start].item()
+        column = (test, statistic, layer, head)
         yield _Series(column, ids[start:stop], values[start:stop])
 
 
 def _compute_digest(table: pa.Table) -> str:
     """Compute a SHA-256 digest over all cells of a sorted table."""
-    # Test, statistic, layer and head are hashed once per series, with its number of rows.
+    # Rows of one series have the same test, statistic, layer and head, which are hashed only once.
     columns = [(series.column, len(series.ids)) for series in _split_into_series(table)]
     digest = hashlib.sha256(json.dumps(columns).encode())
     digest.update(table["example_id"].to_numpy())
@@ -413,16 +427,25 @@ def _compute_digest(table: pa.Table) -> str:
 
 # --- Parts: tables on disk ---
 
-FORMAT = 3
-"""Version number of our Parquet format for rows; files with another version cannot be read."""
+FORMAT_VERSION = 3
+"""Version number of the format in which rows are stored as Parquet files.
+
+Files with another version number cannot be read.
+"""
 METADATA_KEY = "attnprobe"
-"""Key in Parquet metadata under which a file stores its format version, audit hash and digest."""
-REPAIR_ADVICE = "delete it and run the audit again"
-"""Advice at the end of error messages about a file of rows that cannot be used."""
+"""Key of our entry in the metadata of a Parquet file.
+
+The entry is a JSON object with the format version, a hash of the audit settings and a digest of
+the rows.
+"""
+REPAIR_ADVICE = "Delete this file and run the audit again."
+"""Advice at the end of every error message about a rows file that cannot be used."""
 
 
 def append_rows(folder: Path, rows: pa.Table, *, name: str | None = None) -> None:
-    """Write rows as a new part of a folder; other processes never see an incomplete file.
+    """Write rows as a new file in a folder.
+
+    The file has a temporary name while it is written, so other processes never see it incomplete.
 
     Args:
         folder: Folder for the parts, which is created if it does not exist.
@@ -450,7 +473,7 @@ def write_part(rows: pa.Table, file: Path, audit_hash: str | None) -> None:
         audit_hash: Result of :func:`hash_audit_settings`.
     """
     table = _sort_rows(rows)
-    record = {"format": FORMAT, "audit": audit_hash, "digest": _compute_digest(table)}
+    record = {"format": FORMAT_VERSION, "audit": audit_hash, "digest": _compute_digest(table)}
     with pq.ParquetWriter(
         file,
         SCHEMA,
@@ -500,22 +523,19 @@ def read_part(part: Path) -> pa.Table:
         ) as file:
             metadata = file.metadata.metadata or {}
             record = json.loads(metadata.get(METADATA_KEY.encode(), b"{}"))
-            has_this_format = record.get("format") == FORMAT
+            has_this_format = record.get("format") == FORMAT_VERSION
             if has_this_format:
                 table = file.read().replace_schema_metadata(None)
                 if table.schema != SCHEMA or _compute_digest(table) != record["digest"]:
                     raise ValueError("the file was changed after it was written")
                 audit_hash = record["audit"]
     except read_errors as error:
-        raise AttnProbeError(f"cannot read the rows in {part}; {REPAIR_ADVICE}") from error
+        raise AttnProbeError(f"cannot read the rows in {part}. {REPAIR_ADVICE}") from error
     if not has_this_format:
-        raise AttnProbeError(
-            f"{part} has another file format than this version can read; {REPAIR_ADVICE}"
-        )
+        raise AttnProbeError(f"this version cannot read the file format of {part}. {REPAIR_ADVICE}")
     if hash_audit_settings(part.parent) not in (None, audit_hash):
         raise AttnProbeError(
-            f"{part} contains rows of another audit, not of the audit in {part.parent.parent}; "
-            f"{REPAIR_ADVICE}"
+            f"{part} does not belong to the audit in {part.parent.parent}. {REPAIR_ADVICE}"
         )
     return table
 
@@ -550,7 +570,7 @@ def read_finished_ids(folder: Path) -> dict[TestSite, set[int]]:
 # single columns can be read.
 
 MAX_BYTES_IN_MEMORY = 2**23
-"""Size, in bytes, above which collected values are moved from memory to a temporary file."""
+"""Maximum size of collected values in memory, in bytes. Larger values go to a temporary file."""
 
 
 class _ColumnStore:
@@ -572,8 +592,8 @@ class _ColumnStore:
         for column, ids, values in _split_into_series(table):
             if test is not None and column[0] != test:
                 continue
-            # Consecutive series usually have the same texts, whose ids are stored once. They are
-            # copied, because a slice would keep the whole table in memory.
+            # Consecutive series usually have the same text ids, which are then stored only once.
+            # They are copied, because a slice would keep the whole table in memory.
             if not self._ids or not np.array_equal(self._ids[-1], ids):
                 self._ids.append(ids.copy())
             piece = (len(self._ids) - 1, self._file.tell())
@@ -586,10 +606,10 @@ class _ColumnStore:
         positions = [np.searchsorted(all_ids, ids).astype(np.int32) for ids in self._ids]
         self._ids.clear()
 
-        # `Rows` calls these functions when it needs a column; until then, values stay in the file.
+        # `Rows` calls these functions when it needs a column. Until then, values stay in the file.
         def read_values(column: Column) -> np.ndarray:
             values = np.full(len(all_ids), np.nan)
-            # Pieces are read in reverse, so that the first value for a text is kept.
+            # Pieces are read in reverse, so that the first value for a text overwrites the others.
             for index, offset in reversed(self._pieces[column]):
                 self._file.seek(offset)
                 n_bytes = values.itemsize * len(positions[index])
@@ -647,8 +667,8 @@ def load_rows(folder: str | Path, test: str | None = None) -> Rows:
 def read_rows(folder: str | Path, test: str | None = None) -> pd.DataFrame:
     """Read all rows in a folder as a tidy table with one value per row.
 
-    In contrast to ``pandas.read_parquet(folder)``, this function checks all parts, and drops duplicate
-    values (which two processes may have written).
+    Unlike ``pandas.read_parquet(folder)``, this function checks all files and drops duplicate values,
+    which two processes may have written.
 
     Args:
         folder: ``rows`` in the output folder of an audit or a retraining.

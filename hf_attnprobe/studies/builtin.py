@@ -28,7 +28,7 @@ class StudyLength(NamedTuple):
 
 
 FEW_TEXTS = {"test_limit": 500}
-"""Audit arguments of quick studies: at most 500 test texts."""
+"""Audit arguments that limit quick studies to 500 test texts."""
 
 
 # --- Tables of papers ----------------------------------------------------------------------------
@@ -47,21 +47,24 @@ AUTHORS_SETTINGS: dict[str, dict[str, Any]] = {
     "cnn": {"batch_size": 90, "answers_in_text": True},
     "snli": {"batch_size": 128},
 }
-"""Training settings by data set, from the released code of Jain & Wallace 2019."""
+"""Maps data set names to training settings from the released code of Jain & Wallace 2019."""
 AGREEMENT_STATEMENT = {
     "threshold": 0.3,
-    "means": "rank agreement reaches .3 (which untrained weights may reach too if the states "
-    "contain no context)",
+    "means": "rank agreement is at least .3, which is also possible for untrained weights if the "
+    "states contain no context",
 }
-"""Threshold for a Kendall τ, and the statement that is true if τ is above the threshold."""
+"""Options of table columns that show a Kendall τ.
+
+The statement ``means`` is true for a table row if its τ is above the threshold.
+"""
 SHUFFLING_STATEMENT = {
     "threshold": 0.1,
     "means": "the assignment of weights to tokens affects the output",
 }
-"""Threshold for an output change, and the statement that is true if the change is larger.
+"""Options of table columns that show the output change after shuffling the attention weights.
 
-The change is the total variation distance between the outputs with original and with shuffled
-attention weights.
+The statement ``means`` is true for a table row if its output change is above the threshold. Output
+changes are total variation distances, from 0 to 1.
 """
 
 
@@ -74,7 +77,10 @@ AGREEMENT_COLUMNS = {
     },
     "τ of gradients with leave-one-out": "gradient_leave_one_out_tau",
 }
-"""Columns of the table about rank agreement, as the statistic or score for each column head."""
+"""Maps column titles to statistics, for the table "Agreement over all texts".
+
+τ is the rank agreement of attention, gradients and leave-one-out (Kendall τ).
+"""
 TOP_OVERLAP_COLUMNS = {
     "k = 1": "attention_leave_one_out_top_overlap@1",
     "k = 1, random orders": "top_overlap_by_chance@1",
@@ -84,28 +90,28 @@ TOP_OVERLAP_COLUMNS = {
     "k = 5, random orders": "top_overlap_by_chance@5",
     "k = 5, gradients with leave-one-out": "gradient_leave_one_out_top_overlap@5",
 }
-"""Columns of the table about the overlap of the top k tokens in two rankings, by column head."""
+"""Maps column titles to statistics, for the table about the top k tokens.
+
+Each statistic is the share of the top k tokens that two rankings have in common.
+"""
 JAIN_WALLACE_TESTS = {
     "correlation": {"tops": [1, 3, 5]},
     "permutation": {},
     "adversarial": {},
 }
-"""Audit tests that the study ``jain-wallace`` runs, each with its options."""
+"""Maps audit tests in the study ``jain-wallace`` to their options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
-"""Options of the adversarial test that select the search algorithm of Jain & Wallace 2019."""
+"""Audit test ``adversarial`` with its option for the search algorithm of Jain & Wallace 2019."""
 JAIN_WALLACE = StudyLength(
-    {
+    grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp", "cnn"],
         "attention": ["additive", "dot_product"],
     }
 )
-"""Full version of the study ``jain-wallace``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``jain-wallace``. It runs for all combinations in the grid."""
 QUICK_JAIN_WALLACE = StudyLength(
-    {
+    grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp"],
         "attention": ["additive"],
@@ -113,15 +119,14 @@ QUICK_JAIN_WALLACE = StudyLength(
     train_arguments={"epochs": 3},
     audit_arguments=FEW_TEXTS,
 )
-"""Quick version of the study ``jain-wallace``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``jain-wallace``, with less training than the full version."""
 
 
 def jain_wallace(steps: Steps) -> None:
     """Attention is not Explanation (Jain & Wallace 2019).
 
-    Plan one training and two audits for every data set, encoder and attention.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. For every data set, encoder and attention, the study
+    trains a model and audits it twice.
     """
     steps.paper = "jain-wallace"
     length = QUICK_JAIN_WALLACE if steps.quick else JAIN_WALLACE
@@ -148,14 +153,11 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "adversary": {"lambdas": [0.00025, 0.0005, 0.001, 0.002, 0.004]},
     "diagnostic_mlp": {},
 }
-"""Retraining tests that the study ``wiegreffe-pinter`` runs, each with its options."""
-WIEGREFFE_PINTER = StudyLength({"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
-"""Full version of the study ``wiegreffe-pinter``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Maps retraining tests in the study ``wiegreffe-pinter`` to their options."""
+WIEGREFFE_PINTER = StudyLength(grid={"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
+"""Full version of the study ``wiegreffe-pinter``. It runs for all combinations in the grid."""
 QUICK_WIEGREFFE_PINTER = StudyLength(
-    {"dataset": ["sst"]},
+    grid={"dataset": ["sst"]},
     train_arguments={"epochs": 3},
     retraining_tests={
         **WIEGREFFE_PINTER_TESTS,
@@ -163,7 +165,7 @@ QUICK_WIEGREFFE_PINTER = StudyLength(
         "adversary": {"lambdas": [0.001, 0.002], "epochs": 8},
     },
 )
-"""Quick version of the study ``wiegreffe-pinter``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``wiegreffe-pinter``, with less training than the full version."""
 WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
 """Architecture of the base models in the study ``wiegreffe-pinter``."""
 
@@ -171,9 +173,8 @@ WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
 def wiegreffe_pinter(steps: Steps) -> None:
     """Attention is not not Explanation (Wiegreffe & Pinter 2019).
 
-    Plan one training and one retraining for every data set.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. For every data set, the study trains a model and
+    retrains it with other attention.
     """
     steps.paper = "wiegreffe-pinter"
     length = QUICK_WIEGREFFE_PINTER if steps.quick else WIEGREFFE_PINTER
@@ -191,36 +192,32 @@ SINGLE_ERASURE_COLUMNS = {
     "only another flips": "only_random_flips",
     "ΔJS": "delta_js",
 }
-"""Columns of the table about erasing one attention weight, as the statistic for each column head."""
+"""Maps column titles to statistics, for the table "One weight erased"."""
 
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
-"""Audit tests that the study ``serrano-smith`` runs, each with its options."""
+"""Maps audit tests in the study ``serrano-smith`` to their options."""
 SERRANO_SMITH = StudyLength(
-    {
+    grid={
         "dataset": ["imdb10"],
         "hierarchical": [True, False],
         "encoder": ["bigru", "cnn", "none"],
     }
 )
-"""Full version of the study ``serrano-smith``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``serrano-smith``. It runs for all combinations in the grid."""
 QUICK_SERRANO_SMITH = StudyLength(
-    {**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
+    grid={**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
     train_arguments={"epochs": 2, "train_limit": 2000},
     audit_arguments=FEW_TEXTS,
 )
-"""Quick version of the study ``serrano-smith``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``serrano-smith``, with less training than the full version."""
 
 
 def serrano_smith(steps: Steps) -> None:
     """Is Attention Interpretable? (Serrano & Smith 2019).
 
-    Plan one training and one audit for every data set, architecture and encoder.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. For every data set, architecture and encoder, the
+    study trains a model and audits it.
     """
     steps.paper = "serrano-smith"
     length = QUICK_SERRANO_SMITH if steps.quick else SERRANO_SMITH
@@ -242,23 +239,20 @@ DIVERSITY_COLUMNS = {
     "never flips, random": "never_flips@random",
     "τ with gradients": "attention_gradient_tau",
 }
-"""Columns of the tables about the diversity LSTM and the orthogonal LSTM, by column head."""
+"""Maps column titles to statistics, for both tables in the study ``mohankumar``."""
 
 
 MOHANKUMAR = StudyLength(
-    {"dataset": ["sst"]},
+    grid={"dataset": ["sst"]},
     audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
-"""Full version of the study ``mohankumar``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``mohankumar``. It runs for all combinations in the grid."""
 QUICK_MOHANKUMAR = StudyLength(
-    MOHANKUMAR.grid,
+    grid=MOHANKUMAR.grid,
     train_arguments={"epochs": 3},
     audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
 )
-"""Quick version of the study ``mohankumar``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``mohankumar``, with less training than the full version."""
 ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 256}
 """Architecture of the orthogonal LSTM in the study ``mohankumar``."""
 
@@ -266,10 +260,8 @@ ORTHOGONAL_LSTM_ARCHITECTURE = {"encoder": "orthogonal_lstm", "encoder_size": 25
 def mohankumar(steps: Steps) -> None:
     """Towards Transparent and Explainable Attention Models (Mohankumar et al. 2020).
 
-    Plan a training and an audit of three models: the diversity LSTM with and without its penalty,
-    and the orthogonal LSTM.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. The study trains and audits three models: the
+    diversity LSTM with its penalty, the same model without the penalty, and the orthogonal LSTM.
     """
     steps.paper = "mohankumar"
     length = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
@@ -311,11 +303,12 @@ REGULARISERS: dict[str, dict[str, Any]] = {
     "tying": {"tying": 0.1},
     "mlm": {"mlm_weight": 0.5, "mlm_rate": 0.15},
 }
-"""Architecture settings that regularise a model, by the name of the model in the paper."""
+"""Maps regularised models, by their names in Tutek & Šnajder 2020, to architecture settings."""
 TUTEK_SNAJDER_ARCHITECTURE = {"encoder": "bilstm", "embedding_size": 300, "encoder_size": 150}
-"""Architecture in which hidden states and word vectors have the same width (300 = 2 · 150).
+"""Architecture of all models in the study ``tutek-snajder``.
 
-The regularisers ``residual`` and ``tying`` require equal widths.
+Hidden states and word vectors have the same width, because the models ``residual`` and ``tying``
+require this. The width is 300, or 150 for each direction of the BiLSTM.
 """
 REGULARISATION_COLUMNS = {
     "mean top probability": "probability",
@@ -324,34 +317,33 @@ REGULARISATION_COLUMNS = {
     "conicity": "conicity",
     "range over single tokens": "probability_range",
 }
-"""Columns of the table about effects of regularisation that the paper does not report, by head."""
+"""Maps column titles to statistics, for the table in the study ``tutek-snajder``.
+
+The paper does not report these statistics. ``a/b`` is the ratio of two statistics.
+"""
 
 
 TUTEK_SNAJDER = StudyLength(
-    {"dataset": ["sst"], "attention": ["additive", "dot_product"]},
+    grid={"dataset": ["sst"], "attention": ["additive", "dot_product"]},
     audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
     retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
-"""Full version of the study ``tutek-snajder``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``tutek-snajder``. It runs for all combinations in the grid."""
 QUICK_TUTEK_SNAJDER = StudyLength(
-    {"dataset": ["sst"], "attention": ["additive"]},
+    grid={"dataset": ["sst"], "attention": ["additive"]},
     train_arguments={"epochs": 3},
     audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
     retraining_tests={"adversary": {"lambdas": [0.001], "epochs": 4}},
 )
-"""Quick version of the study ``tutek-snajder``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``tutek-snajder``, with less training than the full version."""
 
 
 def tutek_snajder(steps: Steps) -> None:
     """Staying True to Your Word (Tutek & Šnajder 2020).
 
-    Plan one training, one audit and one retraining for every regulariser. The weights of the
-    penalties are our choice, because the paper does not publish them.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. The study trains a model with every regulariser,
+    audits it, and trains adversaries for it. The paper does not publish the weights of the
+    penalties, so they are our choice.
     """
     steps.paper = "tutek-snajder"
     length = QUICK_TUTEK_SNAJDER if steps.quick else TUTEK_SNAJDER
@@ -378,13 +370,16 @@ F1_STATEMENT = {
     "threshold": 0.02,
     "means": "attention increases F1 by at least .02 in these trainings",
 }
-"""Threshold for the loss in F1 without attention, and the statement that is true above the threshold."""
+"""Options of table columns that show the F1 lost without attention.
+
+The statement ``means`` is true for a table row if its loss is above the threshold.
+"""
 
 
 SHORT_TRAINING = {"attention": "additive", "train_limit": 4000, "epochs": 5}
-"""Training arguments for full studies that do not repeat a paper."""
+"""Training arguments of full studies that do not repeat a paper."""
 QUICK_TRAINING = {"attention": "additive", "train_limit": 1500, "epochs": 2}
-"""Training arguments for quick studies that do not repeat a paper."""
+"""Training arguments of quick studies that do not repeat a paper."""
 
 
 ENCODER_COLUMNS = {
@@ -406,37 +401,33 @@ ENCODER_COLUMNS = {
     "never flips, attention": "never_flips@attention",
     "tokens erased too many, attention": "regret@attention",
 }
-"""Columns of the table in the study ``encoders``."""
+"""Maps column titles to statistics, for the table in the study ``encoders``."""
 
 
 ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
-"""Names of the audit tests that the study ``encoders`` runs."""
+"""Names of the audit tests in the study ``encoders``."""
 ENCODERS = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "imdb"],
         "encoder": ["none", "mlp", "cnn", "bilstm", "bigru"],
     },
     train_arguments=SHORT_TRAINING,
     audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
-"""Full version of the study ``encoders``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``encoders``. It runs for all combinations in the grid."""
 QUICK_ENCODERS = StudyLength(
-    {"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
+    grid={"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
     train_arguments=QUICK_TRAINING,
     audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
 )
-"""Quick version of the study ``encoders``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``encoders``, with less training than the full version."""
 
 
 def encoders(steps: Steps) -> None:
     """How does the encoder affect attention?
 
-    Plan one training and one audit for every data set and encoder.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. For every data set and encoder, the study trains a
+    model and audits it.
     """
     length = QUICK_ENCODERS if steps.quick else ENCODERS
     for cell in steps.grid(**length.grid):
@@ -450,50 +441,45 @@ ROOM_COLUMNS = {
     "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest possible JSD": "largest_jsd",
 }
-"""Columns of the study ``room``: their titles and the statistics that they show.
+"""Maps column titles to statistics, for the tables in the study ``room``.
 
-The study measures how far attention can move (as a Jensen-Shannon divergence, JSD) while the output
-changes by at most ε = .01. ``a/b`` shows the ratio of two statistics.
+The study measures the largest Jensen-Shannon divergence (JSD) between the model's attention and any
+attention that changes the output by at most ε. ``a/b`` is the ratio of two statistics.
 """
 
 
 SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
-"""Columns of the table with one row per encoder size in the study ``room``."""
-TEXT_LENGTHS = [10, 20, 40, 80, 160]
-"""Limits, in tokens, between the groups of texts by length. Each group has a row in the table."""
+"""Maps column titles to statistics, for the table "By size" in the study ``room``."""
+TEXT_LENGTH_BOUNDS = [10, 20, 40, 80, 160]
+"""Bounds between groups of text lengths, in tokens. The first group has fewer than 10 tokens."""
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
-"""Audit test in the study ``room``, with options that select the exact adversarial attention."""
+"""Audit test ``adversarial`` with its option for the exact adversarial attention."""
 ROOM = StudyLength(
-    {"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
+    grid={"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
     audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
-"""Full version of the study ``room``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``room``. It runs for all combinations in the grid."""
 QUICK_ROOM = StudyLength(
-    {"dataset": ["sst"], "encoder_size": [8, 64]},
+    grid={"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
     audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
 )
-"""Quick version of the study ``room``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``room``, with less training than the full version."""
 
 
 def room(steps: Steps) -> None:
     """How do model size and text length change the room an adversary has?
 
-    The room is the largest possible change of the attention. Plan one training and one audit for
-    every data set and encoder size.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. The room is the largest possible change of the
+    attention. For every data set and encoder size, the study trains a model and audits it.
     """
     length = QUICK_ROOM if steps.quick else ROOM
     for cell in steps.grid(**length.grid):
         base = steps.add("train", "base", cell, **cell, **length.train_arguments)
         steps.add("audit", "audit", cell, model=base, **length.audit_arguments)
     steps.add_table("By size", audit=SIZE_COLUMNS)
-    steps.add_table("By size and length", TEXT_LENGTHS, audit=ROOM_COLUMNS)
+    steps.add_table("By size and length", TEXT_LENGTH_BOUNDS, audit=ROOM_COLUMNS)
 
 
 TASK_COLUMNS = {
@@ -505,32 +491,31 @@ TASK_COLUMNS = {
         **F1_STATEMENT,
     },
 }
-"""Columns of the table in the study ``which-tasks``, as test/model/metric for each column head."""
+"""Maps column titles to scores, for the table in the study ``which-tasks``.
+
+Scores are named test/model/metric.
+"""
 
 
 WHICH_TASKS = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "imdb", "agnews"],
         "encoder": ["bilstm", "cnn", "mlp"],
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Full version of the study ``which-tasks``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``which-tasks``. It runs for all combinations in the grid."""
 QUICK_WHICH_TASKS = StudyLength(
-    {"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
+    grid={"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
 )
-"""Quick version of the study ``which-tasks``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``which-tasks``, with less training than the full version."""
 
 
 def which_tasks(steps: Steps) -> None:
     """Which tasks need attention?
 
-    Plan one training and one retraining with uniform attention for every data set and encoder.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. For every data set and encoder, the study trains a
+    model, and then another model with uniform attention.
     """
     length = QUICK_WHICH_TASKS if steps.quick else WHICH_TASKS
     n_texts = length.train_arguments["train_limit"]
@@ -558,35 +543,34 @@ TRANSFER_COLUMNS = {
         "difference": True,
     },
 }
-"""Columns of the table about models whose attention is imposed by another model."""
+"""Maps column titles to scores, for the table in the study ``transfer``.
+
+The attention of a guided model is imposed by another model. Scores are named test/model/metric.
+"""
 
 
 TRANSFER = StudyLength(
-    {
+    grid={
         "dataset": ["sst", "agnews"],
         "guide": ["mlp", "cnn", "bilstm"],
         "guided": ["mlp", "bilstm"],
     },
     train_arguments=SHORT_TRAINING,
 )
-"""Full version of the study ``transfer``.
-
-The study runs its steps for every combination of the listed values.
-"""
+"""Full version of the study ``transfer``. It runs for all combinations in the grid."""
 QUICK_TRANSFER = StudyLength(
-    {"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
+    grid={"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
     train_arguments=QUICK_TRAINING,
 )
-"""Quick version of the study ``transfer``, with fewer or shorter trainings than the full version."""
+"""Quick version of the study ``transfer``, with less training than the full version."""
 
 
 def transfer(steps: Steps) -> None:
     """Can weights be transferred between models?
 
-    Plan one training for every guide, and two trainings for every guided encoder: with its own
-    attention and with uniform attention. Then plan a transfer for every pair of guide and encoder.
-
-    The first line of this text is the title of the report.
+    The line above is the title of the report. The study trains guides, whose attention weights are
+    then imposed on other models. Each guided encoder is also trained with its own attention and
+    with uniform attention, for comparison.
     """
     length = QUICK_TRANSFER if steps.quick else TRANSFER
     n_texts = length.train_arguments["train_limit"]
@@ -619,11 +603,11 @@ STUDIES = (
     which_tasks,
     wiegreffe_pinter,
 )
-"""Functions that plan the steps of the built-in studies."""
+"""Built-in studies, which are functions that plan steps."""
 STUDIES_BY_NAME: dict[str, Callable[[Steps], None]] = {
     function.__name__.replace("_", "-"): function for function in STUDIES
 }
-"""Functions that plan the built-in studies, by the name that ``attnprobe study`` accepts."""
+"""Maps the names that ``attnprobe study`` accepts to the built-in studies."""
 
 
 def check_study(study: str | Path) -> None:
@@ -638,6 +622,6 @@ def check_study(study: str | Path) -> None:
     is_file = Path(study).suffix == ".py" and Path(study).is_file()
     if str(study) not in STUDIES_BY_NAME and not is_file:
         raise AttnProbeError(
-            f"a study must be a Python file or one of {', '.join(STUDIES_BY_NAME)}, got {study}; "
-            "check the name"
+            f"expected a Python file or the name of a study ({', '.join(STUDIES_BY_NAME)}), got "
+            f"{study}"
         )

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -35,7 +35,7 @@ from hf_attnprobe.statistics.scores import (
     prepend_full_sample,
 )
 from hf_attnprobe.statistics.summary import (
-    ATTENTION_BINS,
+    ATTENTION_BIN_EDGES,
     PREDICTION_TEST,
     bin_js_by_gap,
     compute_accuracy,
@@ -126,7 +126,7 @@ class Results:
         if len(heads) > 1:
             raise AttnProbeError(
                 f"a table column needs an audit with a single head, but {folder} has {len(heads)} "
-                "heads; choose one head with the arguments layers and heads of the step"
+                "heads. Choose one head with the arguments layers and heads of this step."
             )
         # Rows that belong to several heads together are dropped.
         rows = rows[is_head_row | (rows.test == PREDICTION_TEST)]
@@ -148,7 +148,7 @@ class Results:
             AttnProbeError: If the file cannot be read.
         """
         file = self.folder / job.folder / name
-        advice = f"delete {file.parent} and run attnprobe study again"
+        advice = f"Delete {file.parent} and run attnprobe study again."
         return read_json(file, kind, advice)
 
     def read_training_record(self, folder: str) -> dict[str, Any]:
@@ -167,8 +167,8 @@ class Results:
         Args:
             column: A column with a statistic or a score.
             job: A job of the column's step.
-            lengths: Range of text lengths in tokens; a statistic is averaged over these texts only.
-                None takes all texts.
+            lengths: Range of text lengths in tokens. Only texts in this range are used; None uses
+                all texts.
 
         Returns:
             The value, or None if the job did not run the test that computes it.
@@ -186,7 +186,7 @@ class Results:
         return compute_mean(values)
 
     def _find_score(self, name: str, difference: bool, job: Job) -> Estimate | None:
-        """Return a score from a retraining, or the score's loss against its reference."""
+        """Return a score from a retraining, or how far it is below the score of the reference model."""
         test, model, metric = name.split("/")
         scores = self.retraining(job.folder).scores.get(test, ())
         score = find_score(scores, model, metric)
@@ -279,7 +279,11 @@ SELF_EXPLANATORY_LISTS = (
     "encoder",
     "attention",
 )
-"""Lists of a study's grid whose values, such as "bilstm", are displayed without the list's name."""
+"""Lists of values that a table row shows without the name of the list.
+
+For example, a row is named "bilstm" and not "encoder bilstm", but it is named "encoder_size 8" and
+not "8".
+"""
 
 
 def make_grid_tables(results: Results) -> list[ResultTable]:
@@ -325,7 +329,7 @@ def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
 
 
 def _make_ranges(bounds: Sequence[int]) -> dict[str, range]:
-    """Return the ranges of text lengths that the bounds separate, by name.
+    """Divide all text lengths into ranges at the bounds, and name the ranges.
 
     >>> _make_ranges([10, 20])
     {'1–9': range(1, 10), '10–19': range(10, 20), 'from 20': range(20, 9223372036854775807)}
@@ -350,7 +354,7 @@ def _name_cell(cell: Mapping[str, Scalar]) -> str:
 
 
 def _describe_column(column: StudyColumn, values: Mapping[str, Estimate | None]) -> str | None:
-    """Compare a column's values with its threshold in a sentence, if it has both."""
+    """Return a sentence that compares a column's values with its threshold, if it has one."""
     defined_values = {}
     for name, value in values.items():
         if value is not None and not math.isnan(value.value):
@@ -372,7 +376,7 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
         means: Statement that is true above the threshold.
         values: Values by row name.
     """
-    # Since both thresholds of the rule are equal, the answer "partly" cannot occur.
+    # Both thresholds of the rule are equal, so that the answer "partly" cannot occur.
     rule = Rule("", "", "", partly=threshold, yes=threshold, source="")
     answers = {name: grade(value, rule) for name, value in values.items()}
     n_above = list(answers.values()).count(Answer.YES)
@@ -399,11 +403,10 @@ def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, E
 
 Row = tuple[TableCell, ...]
 """A table row with one cell per column."""
-TABLE_TEXTS = read_package_yaml(Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable])
-"""Titles, column heads and explanations of the tables about each paper, by table name.
-
-The tables have no rows yet.
-"""
+TABLES_WITHOUT_ROWS = read_package_yaml(
+    Path(__file__).with_name("papers.yaml"), Mapping[str, ResultTable]
+)
+"""Maps table names to tables with a title, column titles and explanations, but without rows."""
 
 
 def _make_table(name: str, rows: Iterable[Row], *sentences_of_results: str | None) -> ResultTable:
@@ -414,7 +417,7 @@ def _make_table(name: str, rows: Iterable[Row], *sentences_of_results: str | Non
         rows: Rows of results.
         *sentences_of_results: Sentences that come before the explanations; None is ignored.
     """
-    texts: ResultTable = TABLE_TEXTS[name]
+    texts: ResultTable = TABLES_WITHOUT_ROWS[name]
     sentences = (*filter(None, sentences_of_results), *texts.sentences)
     return replace(texts, rows=tuple(rows), sentences=sentences)
 
@@ -425,18 +428,24 @@ DIFFERENCE_STATISTICS = {
     "τ(g, loo) − τ(α, loo)": "leave_one_out_tau_difference",
     "τ(g, loo) − τ(α, g)": "gradient_tau_difference",
 }
-"""Names of statistics that are differences between two Kendall τ, by their name in the table."""
+"""Maps row titles to statistics, each of which is the difference of two rank agreements.
+
+τ(α, g) is the rank agreement (Kendall τ) of attention α and gradients g; loo is leave-one-out.
+"""
 RANKING_PAIRS = {
     "τ(α, g)": "attention_gradient",
     "τ(α, loo)": "attention_leave_one_out",
     "τ(g, loo)": "gradient_leave_one_out",
 }
-"""Prefixes of the statistics about two rankings, by the name of their Kendall τ in the table.
+"""Maps rank agreements, as they are displayed, to prefixes of the names of their statistics.
 
-The rankings are attention (α), gradients (g) and leave-one-out (loo).
+For example, τ(α, g) is the Kendall τ of attention α and gradients g; loo is leave-one-out.
 """
-ENCODER_DIFFERENCE = "τ(α, loo) of the average − of the BiLSTM"
-"""Row name for τ(α, loo) with the averaging encoder minus τ(α, loo) with the BiLSTM encoder."""
+ENCODER_DIFFERENCE = "τ(α, loo), average − BiLSTM"
+"""Title of table rows about the rank agreement τ(α, loo) of attention and leave-one-out.
+
+The rows show τ with the encoder that the paper calls "average", minus τ with the BiLSTM encoder.
+"""
 
 
 @dataclass(frozen=True)
@@ -502,7 +511,7 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
 
 
 def _divide_by_class(results: Results, all_texts: _TextGroup) -> list[_TextGroup]:
-    """Divide an audit's texts by predicted class if the paper does so for this data set."""
+    """Divide an audit's texts by predicted class, unless the paper pools the data set's classes."""
     if get_dataset(all_texts.job) in PUBLISHED.pooled:
         return [all_texts]
     classes = results.get_class_names(all_texts.job)
@@ -529,7 +538,7 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows with each audit's score and τ over all texts, next to reruns by the authors."""
+    """Yield rows with each audit's score and rank agreements τ, next to the authors' own reruns."""
     for group in all_texts:
         dataset, encoder, attention = group.table_labels
         dataset_reruns = PUBLISHED.reruns.get(dataset, {})
@@ -558,13 +567,17 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
 
 
 def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows about differences between two τ for each text, as in the paper's Figures 3 to 5."""
+    """Yield rows about differences between two rank agreements τ, as in the paper's Figures 3 to 5.
+
+    The two τ are computed on the same text. They either belong to different rankings in one model,
+    or to the same rankings in two models with different encoders.
+    """
     for group in all_texts:
         for difference, statistic in DIFFERENCE_STATISTICS.items():
             if statistic in group.rows:
                 name = f"{difference}, {group.encoder}"
                 yield _make_difference_row(group, name, statistic, group.rows[statistic])
-    # The other differences are between two models that differ in their encoder only.
+    # The paper calls an MLP encoder "average". It is compared with the BiLSTM on the same data.
     for average, bilstm in itertools.product(all_texts, all_texts):
         bilstm_cell = {**average.job.cell, "encoder": "bilstm"}
         if average.encoder == "mlp" and bilstm.job.cell == bilstm_cell:
@@ -599,7 +612,10 @@ def _make_difference_row(
 
 
 def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows with the largest JSD at an output change up to ε: by search, exact and published."""
+    """Yield rows with the largest JSD of any attention that changes the output by at most .05.
+
+    The row contains the result of a search, the exact value, and the published value.
+    """
     statistic = "epsilon_max_jsd@0.05"
     for group in groups:
         search_rows = results.rows(results.get_job("search", group.job.cell).folder)
@@ -623,16 +639,19 @@ def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
 
 def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
     """Yield rows with the output change under shuffled weights, in bins by the largest weight."""
-    bins = list(zip(list_bin_names(), itertools.pairwise(ATTENTION_BINS), strict=True))
-    for group, (bin_name, (low, high)) in itertools.product(groups, bins):
+    bin_edges = itertools.pairwise(ATTENTION_BIN_EDGES)
+    bins = list(zip(list_bin_names(), bin_edges, strict=True))
+    for group in groups:
         largest_weight = group.rows.max_attention
-        is_last_bin = high == 1.0
-        is_in_bin = (largest_weight >= low) & ((largest_weight < high) | is_last_bin)
-        if is_in_bin.any():
+        for bin_name, (low, high) in bins:
+            # Only the last bin contains its upper edge, 1.
+            is_last_bin = high == 1.0
+            is_in_bin = (largest_weight >= low) & ((largest_weight < high) | is_last_bin)
+            if not is_in_bin.any():
+                continue
             bracket = "]" if is_last_bin else ")"
             weight_range = f"[{low:g}, {high:g}{bracket}"
-            bin_rows = group.rows[is_in_bin]
-            median = compute_median(bin_rows.median_tvd)
+            median = compute_median(group.rows[is_in_bin].median_tvd)
             published = group.get_published(PUBLISHED.permutation, group.encoder, bin_name)
             yield *group.table_labels, group.displayed_class, weight_range, median, published
 
@@ -640,9 +659,9 @@ def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 # --- Serrano & Smith 2019, "Is Attention Interpretable?" -----------------------------------------
 
 ERASURE_ORDERS = ("random", "attention", "gradient", "product", "least_attention")
-"""Rankings by which the erasure test orders the attention weights to erase."""
+"""Orders in which the erasure test removes attention weights, from the first to the last weight."""
 POOLED_SUFFIX = ", pooled"
-"""Suffix in the names of rows whose statistics are computed over all random orders of all texts."""
+"""Suffix in the titles of table rows that combine all random orders of all texts."""
 
 
 def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
@@ -702,8 +721,10 @@ def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
 def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, TableCell, TableCell]]:
     """Yield four cells for each erasure order.
 
-    They are the order's name, the median fraction of erased tokens, the fraction of texts whose
-    decision never flips, and the order's position on the scale from random (0) to best (1).
+    1. Name of the order, such as "attention".
+    2. Median fraction of weights that must be erased to flip the decision.
+    3. Fraction of texts whose decision never flips.
+    4. Position of the order on the scale from a random order (0) to the best order (1).
     """
     for order in ERASURE_ORDERS:
         fraction_name, never_name = f"fraction_to_flip@{order}", f"never_flips@{order}"
@@ -716,7 +737,8 @@ def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, Tabl
                 compute_mean(rows[never_name]),
                 mean_position,
             )
-        # These columns hold one random order each, while the columns above hold their mean.
+        # The columns above contain means over several random orders. The columns below contain
+        # one random order each.
         fractions_by_draw = rows.filter(regex=f"^{fraction_name}_")
         if len(fractions_by_draw.columns):
             pooled_fractions = pd.Series(fractions_by_draw.to_numpy().ravel())
@@ -735,16 +757,16 @@ def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, Tabl
 
 
 def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
-    """Return Tutek & Šnajder's tables: F1 with other attention, and adversaries.
+    """Return Tutek & Šnajder's tables, about F1 with other attention and about adversaries.
 
     Args:
         results: Study results.
     """
+    change_rows = [_make_change_row(results, job) for job in results.get_jobs("audit")]
     adversary_table = _make_table("harder", _make_adversary_rows(results))
-    return [
-        _make_table("changes", map(partial(_make_change_row, results), results.get_jobs("audit"))),
-        adversary_table if adversary_table.rows else replace(adversary_table, sentences=()),
-    ]
+    if not adversary_table.rows:
+        adversary_table = replace(adversary_table, sentences=())
+    return [_make_table("changes", change_rows), adversary_table]
 
 
 def _get_model_labels(job: Job) -> tuple[str, str, str]:
@@ -764,9 +786,10 @@ def _make_change_row(results: Results, job: Job) -> Row:
 def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
     """Compute F1 with trained attention, and its changes with uniform and permuted attention.
 
-    All three are in points (100 is the maximum) and use the same bootstrap resamples of the
-    labelled texts. For two classes, F1 is the score for class 1, else the mean over classes. For
-    several permutations, F1 is computed from the sum of their counts.
+    All three are in points, so that 100 is the maximum, and have intervals from the same bootstrap
+    resamples of the labelled texts. With two classes, F1 is the score for class 1. With more
+    classes, it is the mean over the classes. If the weights are permuted several times, each
+    permutation counts as a fraction of a text.
 
     Args:
         texts: Statistics from an audit with the test ``fragility``, one per column.
@@ -782,6 +805,7 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
     n_classes = len(labelled.filter(like="trained_share@").columns)
 
     def compute_f1(attention: str) -> np.ndarray:
+        # For each class, the share of the permutations with which the model predicts this class.
         shares = labelled[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
         return 100 * compute_weighted_metrics(labels, shares, counts)["f1"]
 
@@ -803,12 +827,13 @@ def _make_adversary_rows(results: Results) -> Iterator[Row]:
 # --- Wiegreffe & Pinter 2019, "Attention is not not Explanation" ---------------------------------
 
 PUBLISHED_NOTE = (
-    "λ and TVD of the published adversary are twice the printed values, because the authors' code "
-    "uses half of the total variation distance."
+    "The table shows twice the λ and TVD that the paper prints for its adversary, because the "
+    "authors' code uses half of the total variation distance."
 )
-"""Note in a report on the scale of the numbers that a paper published about its adversary."""
-GUIDES = ("uniform guide", "trained guide", "base guide", "adversary guide")
-"""Models in the table about the test ``diagnostic_mlp``, named after the source of their attention."""
+"""Note about the published adversary in a table of results from Wiegreffe & Pinter 2019."""
+GUIDED_MODELS = ("uniform guide", "trained guide", "base guide", "adversary guide")
+"""Models in the table about guided models. Each is named after the source of its attention (the
+guide)."""
 
 
 def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
@@ -820,14 +845,14 @@ def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     jobs = results.get_jobs("retrained")
     retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
     return [
-        _make_answered_table("uniform", "need", retrained, _make_uniform_rows),
-        _make_answered_table("seeds", "chance", retrained, _make_seed_rows),
-        _make_answered_table("guides", "transfer", retrained, _make_guide_rows),
+        _make_table_with_answers("uniform", "need", retrained, _make_uniform_rows),
+        _make_table_with_answers("seeds", "chance", retrained, _make_seed_rows),
+        _make_table_with_answers("guides", "transfer", retrained, _make_guide_rows),
         *(_make_adversary_table(dataset, report) for dataset, report in retrained),
     ]
 
 
-def _make_answered_table(
+def _make_table_with_answers(
     name: str,
     question: str,
     retrained: Sequence[tuple[str, RetrainingReport]],
@@ -869,6 +894,7 @@ def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
     """Yield rows with F1 of the base model and of the model with uniform attention."""
     published = PUBLISHED.uniform.get(dataset, {})
     for model, *cells in _list_f1_cells(report, "uniform", ("base", "uniform"), published):
+        # Wiegreffe & Pinter also list the F1 that Jain & Wallace reported for the base model.
         reported = PUBLISHED.reported.get(dataset) if model == "base" else None
         yield dataset, model, *cells, reported
 
@@ -884,7 +910,7 @@ def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 def _make_guide_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
     """Yield F1 for the model without context, one row per guide."""
     published = PUBLISHED.diagnostic_mlp.get(dataset, {})
-    for model, *cells in _list_f1_cells(report, "diagnostic_mlp", GUIDES, published):
+    for model, *cells in _list_f1_cells(report, "diagnostic_mlp", GUIDED_MODELS, published):
         yield dataset, model.removesuffix(" guide"), *cells
 
 
@@ -897,7 +923,7 @@ def _make_adversary_table(dataset: str, report: RetrainingReport) -> ResultTable
             numbers = (point.jsd.value, point.displayed_change, point.f1)
             rows.append((point.name, *map(round_number, numbers)))
     if published is not None:
-        name = f"published, λ {published['lambda']:g} (in our scale)"
+        name = f"published, λ {published['lambda']:g} (on our scale)"
         rows.append((name, published["jsd"], published["tvd"], published["f1"]))
     table = _make_table(
         "adversaries",
@@ -918,7 +944,7 @@ TABLE_MAKERS = {
     "wiegreffe-pinter": make_wiegreffe_pinter_tables,
     "tutek-snajder": make_tutek_snajder_tables,
 }
-"""Functions that make the tables about a paper, by the name of the study that repeats the paper."""
+"""Maps studies that repeat a paper to the functions that make the paper's tables."""
 
 
 def make_paper_tables(results: Results) -> list[ResultTable]:

@@ -1,5 +1,6 @@
 """The report of a study: its tables, and the document that contains them."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +34,9 @@ from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 INTERVAL_NOTE = (
     "Intervals are over the texts, for one training each. Another seed may change a number by more "
-    "than the interval."
+    "than its interval."
 )
-"""Note in a study report on the confidence intervals in its tables."""
+"""Note about the confidence intervals in a study's report."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +150,14 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
     """Yield the differences between a study's settings and the paper's settings."""
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_list_values(trainings, "word_vectors"))
-    yield (
-        f"word vectors from {vectors}" if vectors else "no pretrained word vectors (--word-vectors)"
-    )
-    for limit, template in (
-        ("train_limit", "only {} training texts"),
-        ("test_limit", "only {} test texts"),
-    ):
-        yield from map(template.format, _list_values(plan.jobs, limit)[:1])
+    if vectors:
+        yield f"word vectors from {vectors}"
+    else:
+        yield "no pretrained word vectors (--word-vectors)"
+    for limit, texts in (("train_limit", "training texts"), ("test_limit", "test texts")):
+        values = _list_values(plan.jobs, limit)
+        if values:
+            yield f"only {values[0]} {texts}"
     if plan.options.epochs is not None:
         yield f"at most {plan.options.epochs} epochs of training"
     names = ", ".join(dict.fromkeys(data.name for data in dataset_sizes))
@@ -165,7 +166,8 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
     if plan.quick:
         yield "shorter training"
     seeds = _list_values(plan.jobs, "seed")
-    yield f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    label = "seeds" if len(seeds) > 1 else "seed"
+    yield f"{label} {', '.join(map(str, seeds))}"
 
 
 def _list_values(jobs: Iterable[Job], argument: str) -> list:
@@ -255,6 +257,6 @@ def make_report_cell(cell: TableCell) -> ReportCell:
     """
     if not isinstance(cell, Estimate):
         return cell
-    if cell.value != cell.value:
+    if math.isnan(cell.value):
         return "undefined"
     return FormattedNumber(cell.value, cell.ci95, suffix=f"(n {cell.n})")

@@ -58,7 +58,7 @@ VERB_FUNCTIONS: dict[str, Callable[..., object]] = {
     "retrain": retrain,
     "transfer": transfer,
 }
-"""Functions that run a step of a study, by the verb of the step."""
+"""Maps each verb of a step to the function that runs the step."""
 
 
 @public_function
@@ -135,14 +135,14 @@ def _load_study_function(file: Path) -> Study:
     check_study(file)
     study_function = runpy.run_path(str(file)).get("study")
     if not callable(study_function):
-        raise AttnProbeError(f"{file} has no function study(steps); add one")
+        raise AttnProbeError(f"{file} has no function study(steps). Add one.")
     return study_function
 
 
 def _check_plan(steps: Steps) -> None:
     """Check that a plan has steps, uses the user's data sets, and trains valid architectures."""
     if not steps.jobs:
-        raise AttnProbeError("the study plans no steps; call steps.add at least once")
+        raise AttnProbeError("the study plans no steps. Call steps.add at least once.")
     if steps.paper is not None:
         check_known_names("paper", [steps.paper], PUBLISHED.papers)
     replaced_datasets = [
@@ -150,8 +150,8 @@ def _check_plan(steps: Steps) -> None:
     ]
     if len(replaced_datasets) < len(steps.options.datasets):
         raise AttnProbeError(
-            "the data sets of this study cannot be replaced, because it has no grid over dataset; "
-            "remove --dataset, or add such a grid to the study"
+            "--dataset has no effect on this study, because its grid has no list of data sets. "
+            "Remove --dataset, or add dataset=[...] to steps.grid."
         )
     for job in steps.jobs:
         if job.verb == "train":
@@ -260,11 +260,11 @@ def _read_state(steps: Steps, folder: Path) -> StudyState:
     file = folder / STATE_FILE
     if not file.is_file():
         return new_state
-    state: StudyState = read_json(file, StudyState, "choose another --output-dir")
+    state: StudyState = read_json(file, StudyState, "Choose another --output-dir.")
     if state.kind != new_state.kind:
         raise AttnProbeError(
-            f"{folder} holds the {state.kind}, not the {new_state.kind}; choose another "
-            "--output-dir"
+            f"{folder} contains the results of the {state.kind}, not of the {new_state.kind}. "
+            "Choose another --output-dir."
         )
     return state
 
@@ -288,13 +288,13 @@ def _find_unfinished_steps(
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
         for name, (old, new) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
-                f"step {job.folder} was run with {name} {old}, not {new}; choose another "
-                f"--output-dir, or delete {folder / job.folder} and the steps that depend on it"
+                f"step {job.folder} was run with {name} {old}, not {new}. Choose another "
+                f"--output-dir, or delete {folder / job.folder} and the steps that depend on it."
             )
         if finished_state["texts"] != planned_states[job.folder]["texts"]:
             raise AttnProbeError(
-                f"the texts of {job.arguments['dataset']} have changed since step {job.folder} "
-                "was run; choose another --output-dir"
+                f"the texts of {job.arguments['dataset']} have changed since step {job.folder} was "
+                "run. Choose another --output-dir."
             )
         if unfinished & {*job.depends_on}:
             unfinished.add(job.folder)

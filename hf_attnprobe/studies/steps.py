@@ -50,7 +50,7 @@ from hf_attnprobe.training.options import Architecture, TrainingOptions
 Scalar = str | int | float | bool
 """Value of a grid variable, such as the encoder "bilstm"."""
 STATE_FILE = "study.json"
-"""Name of the file that lists the finished steps and marks a folder as the output of a study."""
+"""Name of the file that lists the finished steps of a study."""
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,14 @@ class StudyOptions(Options):
 
     @property
     def datasets(self) -> list[str]:
-        """Data sets that the user chose instead of the study's data sets; empty if there are none."""
+        """Data sets that the user chose, or an empty list if the study's data sets are used."""
         if self.dataset is None:
             return []
         return [self.dataset] if isinstance(self.dataset, str) else list(self.dataset)
 
     @property
     def replacements(self) -> dict[str, Any]:
-        """Arguments that the user set; they override the study's arguments in each step with them."""
+        """Arguments that the user set. They replace the study's arguments in every step."""
         names = (
             "dataset_config",
             "text_column",
@@ -128,7 +128,7 @@ class StudyOptions(Options):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Arguments for steps that do not set them."""
+        """Default arguments of a step, which the study may override."""
         if self.word_vectors is None:
             return {"seed": self.seed}
         return {"seed": self.seed, "word_vectors": str(self.word_vectors)}
@@ -235,22 +235,25 @@ class StudyState:
 def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
     """Return the jobs that determine a table's rows, one job per row.
 
-    They are the jobs of the step that varies over the most grid lists.
+    The table may have columns from several steps. The rows follow the step whose cells have the
+    most values. For example, a step that runs for every data set and encoder has more rows than a
+    step that runs for every data set.
 
     Args:
         table: A table whose columns refer to existing steps.
         jobs: Jobs by step name.
 
     Raises:
-        AttnProbeError: If another step in the table varies over a list that this step does not use.
+        AttnProbeError: If the cells of another step have a value that this step does not have.
     """
     jobs_by_column = [jobs[column.step] for column in table.columns]
     row_jobs = max(jobs_by_column, key=lambda step_jobs: len(step_jobs[0].cell))
     for step_jobs in jobs_by_column:
         if not step_jobs[0].cell.keys() <= row_jobs[0].cell.keys():
             raise AttnProbeError(
-                "all steps in a table must vary over the same lists, but "
-                f"{step_jobs[0].step} uses a list that {row_jobs[0].step} does not; split the table"
+                f"steps {step_jobs[0].step} and {row_jobs[0].step} cannot be in one table, because "
+                f"the grid of {step_jobs[0].step} has a list that the grid of {row_jobs[0].step} "
+                "does not have. Split the table."
             )
     return row_jobs
 
@@ -265,7 +268,9 @@ def name_dataset(dataset: str) -> str:
         dataset: A name, a Hub id, a folder, or ``name=folder``.
     """
     name, equals, _ = dataset.partition("=")
-    return name if equals or dataset in RECIPES else Path(dataset).name.lower()
+    if equals or dataset in RECIPES:
+        return name
+    return Path(dataset).name.lower()
 
 
 def resolve_dataset(dataset: str) -> Any:
@@ -288,13 +293,13 @@ def resolve_dataset(dataset: str) -> Any:
 # --- Verbs and steps -----------------------------------------------------------------------------
 
 MODEL_ARGUMENTS = ("model", "guide", "uniform")
-"""Arguments of a step that name a model: an earlier step, a folder or a Hub id."""
+"""Arguments of a step whose value is a model: an earlier step, a folder or a Hub id."""
 VERBS_WITH_STATISTICS = ("audit", "retrain", "transfer")
-"""Verbs of steps whose results contain statistics, which have one value per text."""
+"""Verbs of the steps that compute statistics, which have one value per text."""
 VERBS_WITH_SCORES = ("retrain", "transfer")
-"""Verbs of steps whose results contain scores for all texts together, such as F1."""
+"""Verbs of the steps that compute scores, such as F1, which have one value for all texts."""
 VERBS_WITH_LENGTHS = ("audit", "retrain")
-"""Verbs of steps whose results can be computed separately for short and long texts."""
+"""Verbs of the steps whose results can be displayed separately for short and long texts."""
 
 
 @dataclass(frozen=True)
@@ -337,10 +342,8 @@ def _check_audit_tests(tests: Any) -> None:
 
 
 FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
-"""Option fields that a training step does not accept.
-
-Access tokens are excluded because a study writes its arguments to files.
-"""
+"""Option fields that a training step does not accept. Access tokens (``token``) must not be written
+to the study's files."""
 VERBS = {
     "train": Verb(
         TrainingOptions,
@@ -365,7 +368,7 @@ VERBS = {
     ),
     "transfer": Verb(TransferOptions, required_arguments=("model", "guide")),
 }
-"""Arguments that a step accepts, by the verb of the step."""
+"""Maps each verb of a step, such as "train", to the arguments that the step accepts."""
 
 
 @dataclass
@@ -427,7 +430,7 @@ class Steps:
         if self.sources.setdefault(name, dataset) != dataset:
             raise AttnProbeError(
                 f"data sets must have different names, but {self.sources[name]} and {dataset} are "
-                f"both called {name}; rename one of them with name=folder"
+                f"both called {name}. Rename one of them with name=folder."
             )
         return name
 
@@ -468,7 +471,7 @@ class Steps:
             check_known_names("verb", [verb], VERBS)
             if _make_slug(step) != step:
                 raise AttnProbeError(
-                    "the name of a step may only contain letters, digits, _ . and +, got "
+                    "a step name may only contain letters, digits, '_', '.' and '+', got "
                     f"{format_short(step)}"
                 )
             cell_arguments = {k: cell[k] for k in cell if k == "dataset"}
@@ -483,10 +486,11 @@ class Steps:
         check_known_names("option", arguments, verb_record.argument_names)
         for name in ("dataset", *verb_record.required_arguments):
             if name not in arguments:
-                raise AttnProbeError(f"the argument {name} is required; pass it to steps.add")
+                raise AttnProbeError(f"the argument {name} is missing. Pass it to steps.add.")
         if not isinstance(arguments["dataset"], str):
             value = format_short(arguments["dataset"])
             raise AttnProbeError(f"dataset must be the name of a data set, got {value}")
+        # The user's options replace the study's arguments, which replace the defaults.
         step_arguments = self.options.defaults | arguments | self.options.replacements
         step_arguments = {
             name: value
@@ -537,8 +541,8 @@ class Steps:
                 if job.arguments != step_arguments:
                     cell_name = f"cell {format_short(cell)}" if cell else "the empty cell"
                     raise AttnProbeError(
-                        f"the step was already added for {cell_name} with other arguments; add the "
-                        "arguments that differ to the cell"
+                        f"the step was already added for {cell_name} with other arguments. Add the "
+                        "arguments that differ to the cell."
                     )
                 return job.folder
         folder = name_cell_folder(step, cell, {job.folder.casefold() for job in self.jobs})
@@ -576,7 +580,7 @@ class Steps:
                     self._check_column(table_columns[-1], by_length=bool(lengths))
         with prefix_errors(f"table {title!r}: "):
             if not table_columns:
-                raise AttnProbeError("the table has no columns; add at least one")
+                raise AttnProbeError("the table has no columns. Add at least one.")
             table = StudyTable(title, tuple(table_columns), tuple(lengths))
             find_row_jobs(table, self.jobs_by_step)
         self.tables.append(table)
@@ -587,7 +591,7 @@ class Steps:
         (verb, *_) = {job.verb for job in self.jobs_by_step[column.step]}
         if (column.statistic is None) == (column.score is None):
             raise AttnProbeError(
-                "a column needs either a statistic or a score; set exactly one of the two"
+                "a column must have either a statistic or a score, not both or neither"
             )
         result_name = "statistics"
         verbs = VERBS_WITH_LENGTHS if by_length else VERBS_WITH_STATISTICS
@@ -595,22 +599,23 @@ class Steps:
             result_name, verbs = "scores", VERBS_WITH_SCORES
             if by_length:
                 raise AttnProbeError(
-                    "a table with lengths can only contain statistics, got the score "
-                    f"{column.score}; move it to another table"
+                    "a table by text length can only contain statistics, got the score "
+                    f"{column.score}. Move it to another table."
                 )
             if column.score.count("/") != 2:
                 raise AttnProbeError(
-                    "a score must be written as test/model/metric, such as uniform/base/f1, got "
+                    "expected a score as test/model/metric, such as 'uniform/base/f1', got "
                     f"{column.score!r}"
                 )
         if verb not in verbs:
             raise AttnProbeError(
-                f"only {' and '.join(verbs)} steps have {result_name} for this table, but "
-                f"{column.step} is a step with the verb {verb}; choose another step"
+                f"step {column.step} has no {result_name} for this table, because its verb is "
+                f"{verb}. Choose a step with the verb {' or '.join(verbs)}."
             )
         if (column.threshold is None) != (column.means is None):
+            set_field = "means" if column.threshold is None else "threshold"
             raise AttnProbeError(
-                "threshold and means belong together; set both of them for a column, or neither"
+                f"threshold and means must be set together for a column, got only {set_field}"
             )
         if column.statistic is not None:
             check_statistic(column.statistic)
@@ -659,7 +664,8 @@ def _make_slug(value: Scalar) -> str:
     ('a_b_c', '0.5', '_', '__')
     """
     name = re.sub(r"[^\w.+]", "_", str(value)) or "_"
-    return name if name.strip(".") else "_" * len(name)
+    consists_of_dots = not name.strip(".")
+    return "_" * len(name) if consists_of_dots else name
 
 
 def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[str]) -> str:

@@ -139,7 +139,7 @@ def train_classifier(  # noqa: PLR0913
     _check_validation(procedure, validation)
     _check_guides(config, guides)
     splits = prepare_splits(train, validation, test)
-    _check_segments(config, splits)
+    _check_text_pairs(config, splits)
     record = _build_record(config, splits, procedure, options)
     prepare = partial(
         _build_trainer,
@@ -198,10 +198,11 @@ def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfi
         options: Training options; a setting that is None keeps the procedure's value.
         config: The architecture. Models without an encoder, or for text pairs, have other defaults.
     """
-    names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
-    changes = {name: getattr(options, name) for name in names}
-    pairs = reads_pairs(config)
-    return choose_procedure(options.procedure, config.encoder, is_pair_model=pairs, **changes)
+    setting_names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
+    changes = {name: getattr(options, name) for name in setting_names}
+    return choose_procedure(
+        options.procedure, config.encoder, is_pair_model=reads_pairs(config), **changes
+    )
 
 
 def _build_record(
@@ -210,7 +211,7 @@ def _build_record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """Return the settings that identify a training; a training resumes only if all are unchanged."""
+    """Return the settings of a training. The training can only be resumed if all are unchanged."""
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -238,12 +239,12 @@ def _check_validation(procedure: Procedure, validation: Any) -> None:
     is_needed = procedure.patience is not None or procedure.plateau_factor < 1
     if is_needed and validation is None:
         raise AttnProbeError(
-            "this training procedure needs validation texts to adapt the learning rate and to "
-            "stop early; pass validation texts"
+            "this training procedure needs validation texts, because it adapts the learning rate "
+            "and stops early. Pass validation texts."
         )
 
 
-def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
+def _check_text_pairs(config: AttentionClassifierConfig, splits: Splits) -> None:
     """Check that a model with a query encoder gets text pairs, and any other model single texts.
 
     Raises:
@@ -253,14 +254,14 @@ def _check_segments(config: AttentionClassifierConfig, splits: Splits) -> None:
         is_pair = get_second_texts(examples) is not None
         if is_pair and not config.query_encoder:
             raise AttnProbeError(
-                f"the {name} texts are pairs, but this attention classifier reads single texts; "
-                "set query_encoder=True (--query-encoder), or choose one text column with "
-                "--text-column"
+                f"the {name} texts are pairs, but this attention classifier reads single texts. "
+                "Set query_encoder=True (--query-encoder), or choose one column with "
+                "--text-column."
             )
         if config.query_encoder and not is_pair:
             raise AttnProbeError(
-                f"a model with a query encoder reads text pairs, but the {name} texts are not "
-                "pairs; name the column with the second texts with --text-pair-column"
+                f"the {name} texts are not pairs, but a model with a query encoder reads text "
+                "pairs. Name the column of the second texts with --text-pair-column."
             )
 
 
@@ -285,8 +286,8 @@ def add_candidate_answers(
     """
     if not config.query_encoder:
         raise AttnProbeError(
-            "answers_in_text needs a model that reads text pairs and finds the answers in the "
-            "first text; set query_encoder=True (--query-encoder)"
+            "answers_in_text needs a model for text pairs. Set query_encoder=True "
+            "(--query-encoder)."
         )
     ids = []
     for name in names:
@@ -294,7 +295,7 @@ def add_candidate_answers(
         if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
             raise AttnProbeError(
                 f"answers_in_text needs labels that are single known words, but {name!r} is "
-                f"unknown or has {len(tokens)} tokens; remove answers_in_text"
+                f"unknown or has {len(tokens)} tokens. Remove answers_in_text."
             )
         ids.append(tokens[0])
     config = copy.deepcopy(config)
@@ -330,19 +331,21 @@ def check_answers_in_texts(
         first_tokens = {token for token, token_type in token_types if token_type == 0}
         if answers[label] not in first_tokens and first_tokens & set(answers):
             raise AttnProbeError(
-                f"text {example_id} has the label {names[label]!r}, which is not among the "
-                "candidate answers in its first text; remove such texts from the training data, "
-                "or allow all answers (answers_in_text=False)"
+                f"text {example_id} has the label {names[label]!r}, but its first text contains "
+                "only other labels. Remove such texts, or set answers_in_text=False."
             )
 
 
 def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
     """Check that guides are passed for guided attention, and not for any other attention."""
-    if (config.attention == "guided") != (guides is not None):
-        with_or_without = "without" if guides is None else "with"
+    if config.attention == "guided" and guides is None:
         raise AttnProbeError(
-            "guides (attention weights for every text) are required for attention='guided' and "
-            f"allowed only there, got attention={config.attention!r} {with_or_without} guides"
+            "attention='guided' needs attention weights for every text. Pass them as guides."
+        )
+    if config.attention != "guided" and guides is not None:
+        raise AttnProbeError(
+            "guides can only be passed to a model with attention='guided', got "
+            f"attention={config.attention!r}. Remove guides."
         )
 
 
@@ -353,7 +356,7 @@ def _make_guide_column(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """Return an input column with a split's guide: the attention weights to impose on the model."""
+    """Return an input column with the guide, the attention weights that are imposed on the model."""
     if split not in guides:
         guided_splits = ", ".join(guides) or "no texts"
         raise AttnProbeError(
@@ -469,7 +472,7 @@ def set_word_vectors(
     if len(ids) and width != weight.shape[1]:
         raise AttnProbeError(
             f"the word vectors in {file} have {width} dimensions, but the model's embeddings have "
-            f"{weight.shape[1]}; set embedding_size={width}"
+            f"{weight.shape[1]}. Set embedding_size={width}."
         )
     with torch.no_grad():
         for table in tables:
@@ -505,13 +508,13 @@ def build_model(
     """
     if config.hierarchical and tokenizer.sep_token_id is None:
         raise AttnProbeError(
-            "a hierarchical model needs a tokenizer that separates sentences; build one with "
-            "build_tokenizer(texts, sentences=True)"
+            "a hierarchical model needs a tokenizer that separates sentences. Create it with "
+            "build_tokenizer(texts, sentences=True)."
         )
     if config.query_encoder and "token_type_ids" not in tokenizer.model_input_names:
         raise AttnProbeError(
-            "a model that reads text pairs needs a tokenizer that returns token_type_ids; build "
-            "one with build_tokenizer(texts, pairs=True)"
+            "a model for text pairs needs a tokenizer that returns token_type_ids. Create it with "
+            "build_tokenizer(texts, pairs=True)."
         )
     config = copy.deepcopy(config)
     if config.hierarchical:

@@ -36,19 +36,22 @@ from hf_attnprobe.training.trainer import PlainTrainer, ProgressBarCallback
 N_STEPS = 4500
 """Default number of training steps."""
 N_ORDERED_STEPS = 800
-"""Number of first steps in which the model learns to repeat a passage in its original order."""
+"""Number of steps at the start of training in which every passage is repeated in its original
+order."""
 N_MIXING_STEPS = 1000
-"""Number of steps, after the ordered steps, over which the share of shuffled repetitions grows to 1."""
+"""Number of further steps, in which more and more passages are repeated in random order, and at
+last all of them."""
 PASSAGES_PER_STEP = 24
-"""Number of generated passages in the batch of a training step."""
+"""Number of passages in a training step."""
 MIN_RECORDS, MAX_RECORDS = 2, 8
 """Smallest and largest number of records in a passage."""
-MAX_GAP = 5
-"""Maximum number of random words between a passage and its repetition."""
+MAX_GAP_WORDS = 5
+"""Largest number of random words between a passage and its repetition."""
 WIDTH, N_HEADS = 64, 4
 """Width of the hidden states and number of attention heads per layer."""
 ROTARY_BASE = 30.0
-"""Base of the rotary position embeddings; it is small because the passages are short."""
+"""Base of the rotary position embeddings. It is smaller than usual because the passages are
+short."""
 DECODER_CONFIG: dict[str, Any] = {
     "hidden_size": WIDTH,
     "intermediate_size": 2 * WIDTH,
@@ -104,7 +107,7 @@ class RecitationDataset(Dataset):
         """
         rng = random.Random(f"{self.seed} {step}")
         n_records = rng.randint(MIN_RECORDS, MAX_RECORDS)
-        gap_length = rng.randint(0, MAX_GAP)
+        gap_length = rng.randint(0, MAX_GAP_WORDS)
         shuffled_share = (step - N_ORDERED_STEPS) / N_MIXING_STEPS
         id_rows, loss_masks = [], []
         for _ in range(PASSAGES_PER_STEP):

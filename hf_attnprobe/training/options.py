@@ -99,13 +99,13 @@ class TrainingOptions(Options):
         factor = self.plateau_factor
         if factor is not None and not 0 < factor <= 1:
             raise AttnProbeError(
-                f"plateau_factor must be greater than 0 and at most 1, got {factor}; use 1 to keep "
-                "the learning rate constant"
+                f"plateau_factor must be greater than 0 and at most 1, got {factor}. Use 1 to keep "
+                "the learning rate constant."
             )
 
 
 MAX_WIDTH = 100_000
-"""Largest accepted layer width. A larger number would exhaust the memory and is probably a typo."""
+"""Largest accepted width of a layer. Larger values are probably typing errors."""
 CLASSIFIER_ONLY_OPTIONS = (
     "procedure",
     "max_grad_norm",
@@ -115,7 +115,7 @@ CLASSIFIER_ONLY_OPTIONS = (
     "word_vectors",
     "answers_in_text",
 )
-"""Training options that raise an error for a pretrained model, on which they have no effect."""
+"""Training options for attention classifiers, which cannot be set for a pretrained model."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def add_penalties(
 # --- Training procedures, architectures and optimizers of the papers -----------------------------
 
 DEFAULT_PROCEDURE = "jain-wallace"
-"""Default training procedure: the settings in the released code of Jain & Wallace 2019."""
+"""Name of the default training procedure, which follows the released code of Jain & Wallace
+2019."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,8 @@ def resolve_architecture(
         if changes:
             model_name = convert_model_name(model).model
             raise AttnProbeError(
-                f"{next(iter(changes))} applies only to attention classifiers, but {model_name} "
-                "already has an architecture; remove one of the two"
+                f"{next(iter(changes))} applies only to attention classifiers that are trained "
+                f"from scratch. Remove it, or remove the pretrained model {model_name}."
             )
         check_pretrained_options(options)
         return None
@@ -155,9 +155,10 @@ FINE_TUNING_DEFAULTS = {
     "learning_rate": 5e-5,
     "weight_decay": 0.01,
 }
-"""Settings for fine-tuning if the user sets none, from Devlin et al. 2019, Section A.3."""
+"""Default settings for fine-tuning, from Devlin et al. 2019, Section A.3."""
 WARM_UP_SHARE = 0.1
-"""Fraction of all training steps in which the learning rate rises linearly from 0."""
+"""Fraction of the training steps in which the learning rate rises linearly from 0 to its
+maximum."""
 
 
 @public_function
@@ -265,6 +266,7 @@ def make_trainer_arguments(settings: Mapping[str, Any]) -> dict[str, Any]:
         "per_device_train_batch_size": settings["batch_size"],
         "learning_rate": settings["learning_rate"],
         "weight_decay": settings["weight_decay"],
+        # Transformers interprets a number below 1 as a fraction of all steps.
         "warmup_steps": WARM_UP_SHARE,
     }
 
@@ -284,5 +286,5 @@ def check_pretrained_options(options: TrainingOptions) -> None:
     if set_options:
         raise AttnProbeError(
             f"{set_options[0]} applies only to attention classifiers that are trained from "
-            "scratch; remove this option, or do not pass a pretrained model"
+            "scratch. Remove it, or remove the pretrained model."
         )

@@ -82,9 +82,10 @@ DEFAULT_ARGUMENTS: Mapping[str, Any] = {
 }
 """Arguments for :class:`TrainingArguments` that all trainings share."""
 TOKENIZER_COLUMNS = ("input_ids", "token_type_ids", "attention_mask", "label")
-"""Input columns that the data collator of Transformers pads; this module pads all other columns."""
+"""Input columns that the data collator of Transformers pads. :class:`ColumnCollator` pads all
+other columns."""
 DISPLAYED_SCORES = ("accuracy", "reward")
-"""Validation scores that the progress bar may display; it displays the first that was computed."""
+"""Validation scores for the progress bar, which shows the first one that is available."""
 
 
 def make_trainer(
@@ -157,9 +158,9 @@ def check_padding_token(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     if tokenizer.pad_token_id is None:
         raise AttnProbeError(
-            "training on batches needs a tokenizer with a padding token, but this tokenizer has "
-            "none; set one, for example tokenizer.pad_token = tokenizer.eos_token, and save the "
-            "tokenizer in the model's folder"
+            "training needs a tokenizer with a padding token, but this tokenizer has none. Set "
+            "tokenizer.pad_token, for example to tokenizer.eos_token, and save the tokenizer in "
+            "the model's folder."
         )
 
 
@@ -348,11 +349,11 @@ class ProgressBarCallback(TrainerCallback):
 # --- Trainings that can be interrupted: load, continue or refuse ---------------------------------
 
 TRAINER_STATE = "trainer_state.json"
-"""Name of the file that a Transformers Trainer writes last when it saves a training checkpoint."""
-DIGESTS = ".digests.json"
-"""Name of the file with the SHA-256 digests of all other files in a training checkpoint."""
+"""Name of the file that the Trainer of Transformers writes last when it saves a checkpoint."""
+DIGESTS_FILE = ".digests.json"
+"""Name of the file with the SHA-256 digests of all other files in a checkpoint."""
 SAVED_SCORES = ("accuracy", "f1", "roc_auc")
-"""Validation and test scores that the training record stores."""
+"""Scores that the training record contains for the validation and test texts."""
 
 logger = logging.getLogger(__name__)
 
@@ -574,8 +575,8 @@ def check_same_training(
     """
     for name, (old, _) in find_differences(finished_record, record).items():
         raise AttnProbeError(
-            f"{folder} holds a training with {name.replace('_', ' ')} {old}, not "
-            f"{record[name]}; choose another folder, or delete this folder"
+            f"{folder} holds a training with {name.replace('_', ' ')} {old}, not {record[name]}. "
+            "Choose another output folder, or delete this one."
         )
 
 
@@ -637,7 +638,7 @@ def _find_last_checkpoint(steps: Path) -> Path | None:
 
 def _write_digests(checkpoint: Path) -> None:
     """Compute digests of all files in a checkpoint, and write them into the checkpoint."""
-    write_json(checkpoint / DIGESTS, compute_digests(checkpoint, "[!.]*"))
+    write_json(checkpoint / DIGESTS_FILE, compute_digests(checkpoint, "[!.]*"))
 
 
 def _is_unchanged(checkpoint: Path) -> bool:
@@ -647,10 +648,10 @@ def _is_unchanged(checkpoint: Path) -> bool:
     unchanged.
     """
     try:
-        recorded_digests = json.loads((checkpoint / DIGESTS).read_text())
+        recorded_digests = json.loads((checkpoint / DIGESTS_FILE).read_text())
         return recorded_digests == compute_digests(checkpoint, "[!.]*")
     except FileNotFoundError:
-        return not (checkpoint / DIGESTS).exists()
+        return not (checkpoint / DIGESTS_FILE).exists()
     except (OSError, ValueError):
         return False
 

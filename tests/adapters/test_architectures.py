@@ -29,8 +29,8 @@ SHORT = {
     "JambaForCausalLM": (WORKS, ""),  # a hybrid
     "RobertaForCausalLM": (WORKS, ""),  # positions begin behind the padding token's id
     "MambaForCausalLM": (REFUSED, "found none in MambaForCausalLM"),
-    "XLNetLMHeadModel": (REFUSED, "can attend to later tokens"),
-    "ProphetNetForCausalLM": (REFUSED, "also reads the answer's last token"),
+    "XLNetLMHeadModel": (REFUSED, "tokens attend to later tokens"),
+    "ProphetNetForCausalLM": (REFUSED, "the answer's last token changed"),
     "GotOcr2ForConditionalGeneration": (REFUSED, "also reads images"),
 }
 FEW = SHORT.keys() - {

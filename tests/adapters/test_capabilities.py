@@ -41,7 +41,7 @@ def test_an_attention_classifier_has_one_layer(options):
     model = classifier(**options)
     assert lacking(model) == {BlockOutputs, HeadOutputs, MaskedReplay, Stack}
     assert isinstance(model, AttentionModel) and not model.lacks(AttentionModel)
-    with pytest.raises(AttnProbeError, match=r"methods of Stack, but .*Adapter does not have them"):
+    with pytest.raises(AttnProbeError, match="Adapter does not have the methods of Stack"):
         model.require(Stack)
 
 
@@ -117,7 +117,7 @@ class PlainAdapter(AttentionModelBase):
 
 def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     monkeypatch.setattr("hf_attnprobe.adapters._factories", {})
-    with pytest.raises(AttnProbeError, match="register an adapter with register_adapter"):
+    with pytest.raises(AttnProbeError, match="register it with register_adapter"):
         wrap(Plain())
     register_adapter(Plain, PlainAdapter)
     adapter = wrap(Plain(), mask_id=3)
@@ -126,9 +126,7 @@ def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):
     register_adapter("bert", lambda model: PlainAdapter(model))
     assert type(wrap(get_shared_model("bert"))) is PlainAdapter
     assert type(wrap(get_shared_model("gpt2"))) is TransformerAdapter
-    with pytest.raises(
-        AttnProbeError, match=r"expected a model type \(a string\) or a model class"
-    ):
+    with pytest.raises(AttnProbeError, match="expected a model class or a model type"):
         register_adapter(3, PlainAdapter)
 
 

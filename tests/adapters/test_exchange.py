@@ -77,9 +77,7 @@ def test_exchanging_units_for_themselves_changes_nothing():
     content = observation.batch.content_mask
     originals = adapter.read_unit_contents(observation)
     units = observation.batch.inputs["units"]
-    assert [list(text) for text in originals] == [
-        row.nonzero()[:, 0].tolist() for row in content
-    ]
+    assert [list(text) for text in originals] == [row.nonzero()[:, 0].tolist() for row in content]
     assert max(len(ids) for text in originals for ids in text.values()) > 1
     probs = adapter.exchange_inputs(observation, draw_sets(content), originals)
     expected = observation.probs.expand_as(probs)

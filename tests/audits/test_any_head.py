@@ -122,33 +122,33 @@ BAD = [
         "none of the 8 texts has tokens",
     ),
     ("classes", changed("number"), {"segment": "text_pair"}, "single texts"),
-    ("classes", DATA["choice"], {}, "reads no choices"),
+    ("classes", DATA["choice"], {}, "the data has a column of choices"),
     # options that mean nothing for the head
     (
         "classes",
         DATA["classes"],
         {"threshold": 0.5},
-        "this model has 3 classes; leave the threshold out",
+        "this model has 3 classes. Leave threshold out",
     ),
     (
         "classes",
         DATA["classes"],
         {"predicts": "number"},
-        "predicts=number needs a model with one logit",
+        "predicts='number' needs a model with one logit",
     ),
-    ("tags", DATA["tags"], {"predicts": "number"}, "is a model for another task"),
-    ("span", DATA["span"], {"threshold": 1.0}, "the option threshold applies only to"),
-    ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5; choose one"),
-    ("span", DATA["span"], {"target": 0}, "no target class can be chosen"),
+    ("tags", DATA["tags"], {"predicts": "number"}, "is for another task"),
+    ("span", DATA["span"], {"threshold": 1.0}, "threshold is only for"),
+    ("choice", DATA["choice"], {"target": 5}, "from 0 to 2, got 5"),
+    ("span", DATA["span"], {"target": 0}, "this model has no classes"),
     ("classes", DATA["classes"], {"target": -1}, "from 0 to 2, got -1"),
     # labels of another kind
     ("classes", DATA["number"], {}, "expected one class per text"),
     ("classes", DATA["labels"], {}, "row 0 has several labels"),
-    ("classes", changed("classes", label=-7), {}, "expected labels from 0 to"),
+    ("classes", changed("classes", label=-7), {}, "labels must be numbers from 0 to"),
     ("labels", DATA["classes"], {}, "expected a list of the labels that apply"),
-    ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has label 7"),
+    ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has the label 7"),
     ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "a mask of 0 and 1"),
-    ("labels", changed("labels", labels=["toxic", "odd"]), {}, "row 0 has label 'odd'"),
+    ("labels", changed("labels", labels=["toxic", "odd"]), {}, "row 0 has the label 'odd'"),
     ("number", changed("number", label="good"), {}, "expected numbers as labels"),
     ("number", DATA["labels"], {}, "expected a number as label"),
     ("number", changed("number", label=1.5), {}, "missing or all equal"),
@@ -160,7 +160,7 @@ BAD = [
         "7 words and 9 labels; provide one label per word",
     ),
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
-    ("tags", UNREAD, {}, "row 3 has none within the length"),
+    ("tags", UNREAD, {}, "row 3 has none in the part that the model reads"),
     ("span", DATA["number"], {}, "expected a context for every question"),
     ("span", spans(context=""), {}, "row 0 has an empty context"),
     ("span", DATA["classes"], {}, "expected the position of the answer"),
@@ -172,13 +172,13 @@ BAD = [
         "choice",
         changed("choice", label=7),
         {},
-        "from 0 to 2, or -1 for an unlabelled text, but row 0 has the label 7",
+        "0 to 2, or -1 if there is no label), but row 0 has 7",
     ),
     ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
     ("choice", TWO_CHOICES, {}, "text 4 has 2"),
     ("choice", DATA["classes"], {}, "needs a column 'choices'"),
     ("words", DATA["number"], {}, "has 0.0"),
-    ("words", changed("words", text="a film"), {}, "row 0 has none, or it was cut off"),
+    ("words", changed("words", text="a film"), {}, "row 0 has none. Replace the word to predict"),
     ("words", changed("words", text="[MASK] film [MASK]"), {}, "row 0 has 2"),
     ("words", changed("words", label=1), {}, "row 0 has the number 1"),
 ]
@@ -202,7 +202,7 @@ def test_bad_input_is_one_line(rows_of, tmp_path):
 def test_columns_that_are_not_there():
     with pytest.raises(AttnProbeError, match="no column 'conclusion'"):
         Data(DATA["classes"], text_pair_column="conclusion").load_examples(seed=0)
-    with pytest.raises(AttnProbeError, match="two different columns"):
+    with pytest.raises(AttnProbeError, match="must be in different columns"):
         same = {"text_column": "premise", "text_pair_column": "premise"}
         Data(DATA["classes"], **same).load_examples(seed=0)
 

@@ -106,9 +106,9 @@ def test_groups_alone(folder, data):
     assert "single heads" in report.provenance["left_out"]["conicity"]
     assert "  all attention " in report.to_text(verbose=True)
     for options, message in (
-        ({"tests": ["conicity"]}, "several heads together"),
+        ({"tests": ["conicity"]}, "can run on groups of heads"),
         ({"screen": 1}, "--screen"),
-        ({"groups": False}, "needs groups of several heads"),
+        ({"groups": False}, "has no groups of heads"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             quick(folder, data, single_heads=False, test_limit=4, **options)

@@ -154,7 +154,7 @@ def test_a_screened_audit_is_continued_with_the_same_heads(folder, data, tmp_pat
 def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     ids = [i for i in range(100) if assign_half(i) == 0][:3]
     texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
-    refused("audit more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
+    refused("Audit more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     report = quick(folder, texts, tests=["head_ablation"])  # no half to take it from
     assert report.prune is None
@@ -201,8 +201,8 @@ def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path
     broken.classifier.bias.data[0] = float("nan")
     own = {"tokenizer": tokenizer}
     for model, options, said in (
-        (folder, {"layers": [7]}, "--layers must be from 0 to 1 for this model, got 7"),
-        (folder, {"heads": [3]}, "--heads must be from 0 to 2 for this model, got 3"),
+        (folder, {"layers": [7]}, "expected --layers from 0 to 1 for this model, got 7"),
+        (folder, {"heads": [3]}, "expected --heads from 0 to 2 for this model, got 3"),
         (folder, {"layers": []}, "--layers needs at least one layer"),
         (folder, {"query": 500}, "500"),
         (tmp_path / "base", {}, "attnprobe train --model"),

@@ -207,7 +207,9 @@ def test_two_processes_give_up_together(
     before = parts(folder)
     run = torchrun(*command(checkpoint, data_folder, folder))
     assert run.code == 1 and run.out == ""
-    said = f"attnprobe: {folder} belongs to another audit: its model fingerprint"
+    said = (
+        f"attnprobe: {folder} belongs to another audit with different settings: model fingerprint"
+    )
     assert run.err.count(said) == 1  # the first process says it for all
     # The only traceback is the launcher's.
     assert "hf_attnprobe/audits" not in run.err

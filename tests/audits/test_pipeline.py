@@ -52,7 +52,7 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
     asked += ["--tests", "permutation"]
     asked += ["--shown-texts", 0, "--set", "permutation.n_permutations=5"]
     done = cli(*asked, "--estimate", "--test-limit", 30)
-    assert done.code == 0 and "the results were not saved" in done.out and "on 30 texts" in done.out
+    assert done.code == 0 and "The results were not saved" in done.out and "on 30 texts" in done.out
     asked += ["--output-dir", folder]
     told = json.loads(cli(*asked, "--test-limit", 30, "--estimate", "--json").out)
     kept = {part: part.stat().st_mtime_ns for part in (folder / "rows").glob("part-*")}
@@ -80,7 +80,10 @@ def test_where_it_takes_long_shorter_ways_are_named():
     assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs remain")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
-    assert shorter.startswith("to shorten the audit: --time 10m") and "--no-single-heads" in shorter
+    assert (
+        shorter.startswith("To shorten the audit, use one of these options: --time 10m")
+        and "--no-single-heads" in shorter
+    )
     assert "heads" not in told(73_000.0, n_runs=100)[3]  # all attention alone is asked for
     assert not any(line.startswith("to shorten it") for line in told(100.0))
 

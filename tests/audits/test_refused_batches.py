@@ -51,8 +51,8 @@ def saved(make, tokenizer, folder):
 
 
 SAID = {
-    gpt2: "refused a batch of .*padding token.*; set model.config.pad_token_id",
-    bart: "refused a batch of .*<eos> tokens; leave out texts",
+    gpt2: "refused a batch of .*padding token.*. Set model.config.pad_token_id",
+    bart: "refused a batch of .*<eos> tokens. Leave out texts",
 }
 
 

@@ -171,7 +171,7 @@ def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_anot
         so_far.run(so_far.texts[:30], order[1])
 
     monkeypatch.setattr(rounds, "run_within_time", look)
-    monkeypatch.setattr(rounds, "HEADS_PER_TURN", 4)
+    monkeypatch.setattr(rounds, "MAX_HEADS_PER_TURN", 4)
     run(model, time="1h")
     predicted, verdict, screened, others, *heads = order
     beside = {"uniform_attention", "head_ablation"}
@@ -220,7 +220,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
         so_far.run(so_far.texts, {})
 
     monkeypatch.setattr(rounds, "run_within_time", only_predict)
-    refused("too short to start any test", run, model, tmp_path / "out", time="1m")
+    refused("too short to run any test", run, model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept
     monkeypatch.undo()

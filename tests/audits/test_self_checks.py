@@ -26,5 +26,5 @@ def test_the_difference_is_that_of_the_two_models(
         coarse = half.model(**batch.inputs).logits.softmax(-1)
     expected = float((own - coarse).abs().max())
     assert found["rounding"]["probability"] == pytest.approx(expected, abs=5e-3)
-    monkeypatch.setattr(checks, "MAX_DIFFERENCE", expected / 4)
-    refused("use --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)
+    monkeypatch.setattr(checks, "PRECISION_ERROR_THRESHOLD", expected / 4)
+    refused("Use --dtype float32", checks.compare_with_float32, half, lambda: exact, texts, 0)

@@ -140,11 +140,11 @@ def test_shares_of_other_audits_are_refused(verb, job, tmp_path):
 
 @pytest.mark.parametrize("share", ["3/3", "x", "1", "-1/3", "0/0", "1/2/3"])
 def test_a_share_that_there_is_not_is_refused(share, verb):
-    refused("expected a share from 0/N to", verb, options=AuditOptions(share=share))
+    refused("expected --share K/N with K from 0 to", verb, options=AuditOptions(share=share))
 
 
 def test_a_share_without_a_text_is_refused(verb):
-    with refuses("share 0/999999 is empty, because there are only 40 texts; use fewer shares"):
+    with refuses("share 0/999999 is empty, because there are only 40 texts. Use fewer shares"):
         verb(options=AuditOptions(share="0/999999"), progress=False)
 
 

@@ -138,7 +138,12 @@ def test_pieces_of_a_word_are_added_up(pieces):
     assert at_words(pieces, both) == [1.0, 2.5, 2.5, 4.0, 11.0]
     with pytest.raises(AttnProbeError, match=r"token 'hope##less', got 'hopeful'"):
         at_words(pieces, replace(words, tokens=[*words.tokens[:-1], "hopeful"]))
-    refused("which are 5 or 6 or 8 scores, got 4", at_words, pieces, UserScores([1, 2, 3, 4]))
+    refused(
+        "expected 5 or 6 or 8 scores (one per unit or one per token), got 4",
+        at_words,
+        pieces,
+        UserScores([1, 2, 3, 4]),
+    )
 
 
 # --- files ------------------------------------------------------------------------------------
@@ -213,7 +218,14 @@ def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
     again = read_audit(tmp_path)
     assert "user-provided scores" in again.to_markdown()
     assert "--scores" not in again.to_text() and "attnprobe evaluate-scores" in again.to_markdown()
-    refused("its scores fingerprint", judged, drawn, noise(drawn), ["erasure"], output_dir=tmp_path)
+    refused(
+        "different settings: scores fingerprint",
+        judged,
+        drawn,
+        noise(drawn),
+        ["erasure"],
+        output_dir=tmp_path,
+    )
 
 
 def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path, cli):
@@ -268,18 +280,18 @@ def no_span(k, values, text):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (longer, r"scores of text 7: expected .*which are \d+.* scores, got \d+$"),
+        (longer, r"scores of text 7: expected \d+.* scores \(one per .*, got \d+$"),
         (not_a_number, r"scores of text 7: expected finite numbers, got nan at position \d+$"),
         (other_tokens, r"scores of text 7: expected the token '\w+', got 'other'$"),
         (
             cut_spans,
-            r"scores of text 7: a span must not cut a unit, but the span from 1 to \d+ cuts '\w+'",
+            r"scores of text 7: the span from 1 to \d+ covers only a part of the unit '\w+'",
         ),
         (
             no_span,
-            r"scores of text 7: every unit needs a span, but there is none for '\w+', characters",
+            r"scores of text 7: expected a span for every unit, got none for '\w+' \(characters",
         ),
-        (lambda *_: None, r"expected scores for all 60 texts, but 1 have none, such as text 7; "),
+        (lambda *_: None, "1 of 60 texts have no scores, such as text 7. "),
     ],
 )
 def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, message):
@@ -297,28 +309,28 @@ def test_what_does_not_fit_is_said_in_a_line_with_the_text(drawn, change, messag
         ("scores.jsonl", "{", "cannot read the scores"),
         ("scores.jsonl", "null", "but starts with 'n'"),
         ("scores.parquet", "no", "cannot read the scores"),
-        ("scores.csv", "id,value\n0,1", "needs the columns id and score"),
+        ("scores.csv", "id,value\n0,1", "expected the columns 'id' and 'score'"),
         (
             "scores.jsonl",
             '{"id": 4, "unit": 1, "score": 1}',
-            "text 4: the column unit must contain the numbers of all units, from 0",
+            "text 4: expected the numbers 0, 1, 2, … in the column 'unit'",
         ),
         ("scores.jsonl", '{"id": 4, "unit": [0, 1.5], "score": [1, 2]}', "a whole number"),
         ("scores.jsonl", '{"id": "a", "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 0.5, "score": [1]}', "row 0 .* id: expected a whole number"),
         ("scores.jsonl", '{"id": 4, "score": "a"}', "row 0 .* score: expected a number or"),
-        ("scores.jsonl", '{"id": 4, "score": 1}', "expected scores for all 60 texts"),
+        ("scores.jsonl", '{"id": 4, "score": 1}', "59 of 60 texts have no scores"),
         (
             "scores.jsonl",
             '{"id": 4, "score": [1, 2], "token": ["a"]}',
-            "the column token must have a value for each of the 2 scores, but has 1",
+            "expected 2 values in the column 'token', one for each score, got 1",
         ),
         ("scores.jsonl", '{"id": 4, "score": 1, "start": "a", "end": 2}', "expected a whole num"),
         (
             "scores.jsonl",
             '{"id": 4, "score": 1, "start": null, "end": 2}\n'
             '{"id": 4, "score": 1, "start": 3, "end": 4}',
-            "text 4: the column start must have a value for each of the 2 scores, but has 1",
+            "text 4: expected 2 values in the column 'start', one for each score, got 1",
         ),
         ("scores.jsonl", "", "is empty"),
         ("scores.jsonl", '{"id": 4, "score": [], "start": [0, 1]}', "text 4: expected numbers"),
@@ -335,14 +347,14 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
     [
         ({5: [1.0, 2.0j]}, "expected a list of numbers"),
         ({5: torch.tensor([1.0, 2.0j])}, "expected a list of numbers"),
-        ({0.5: [1.0]}, "text ids, which are whole numbers, got the id"),
-        ({"a": [1.0]}, "text ids, which are whole numbers, got the id"),
+        ({0.5: [1.0]}, "expected a whole number as the text id of scores"),
+        ({"a": [1.0]}, "expected a whole number as the text id of scores"),
         ({5: 3.0}, "expected one score per token"),
         ({5: "abc"}, "expected a list of numbers"),
         ({5: [None, None]}, "expected a list of numbers"),
         ({5: [[1.0], [1.0, 2.0]]}, "nested lists of different lengths"),
         ([np.ones((4, 2))], "text 5: expected one score per token, got an array of 4 × 2 scores"),
-        (7, "expected scores as a file"),
+        (7, "expected a score file"),
         ([[1.0], [2.0]], "expected scores for 1 texts, got 2 entries"),
     ],
     ids=str,
@@ -360,9 +372,9 @@ def test_scores_are_read_by_id_or_in_order_and_in_any_precision():
 
 def test_tokens_and_spans_are_as_many_as_scores():
     for spans, tokens, said in (
-        (None, ["a", "b", "c"], "field tokens must have one entry for each of the 2 scores"),
-        (None, [], "field tokens must have one entry for each of the 2 scores"),
-        ([(0, 1)], None, "field spans must have one entry for each of the 2 scores"),
+        (None, ["a", "b", "c"], "expected 2 tokens, one for each score"),
+        (None, [], "expected 2 tokens, one for each score"),
+        ([(0, 1)], None, "expected 2 spans, one for each score"),
     ):
         with refuses(said):
             UserScores([1, 2], spans, tokens)
@@ -506,16 +518,16 @@ def test_scores_of_quoted_words_are_those_of_their_units(tmp_path):
 
 def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
     for scores, says in (
-        ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected .*4.* scores, got 2"),
+        ({0: [1.0, 2.0], 1: [1.0] * 3}, "scores of text 0: expected 4 or .*, got 2"),
         ({0: [1.0] * 4, 1: [1.0, float("nan"), 2.0]}, "scores of text 1: expected finite numbers"),
         (
             {0: [1.0] * 4, 7: [1.0] * 3},
-            "expected scores for all 2 texts, but 1 have none, such as text 1",
+            "1 of 2 texts have no scores, such as text 1",
         ),
-        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "give one score per unit"),
+        ({k: UserScores([1.0], [(0, 1)]) for k in (0, 1)}, "Provide one score per unit"),
         (
             {k: UserScores([1.0], sources=["Nobody."]) for k in (0, 1)},
-            "scores of text 0: the passage does not contain the quotation 'Nobody.'",
+            "scores of text 0: the quotation 'Nobody.' does not occur in the passage",
         ),
         (
             {k: UserScores([1.0], sources=[" "]) for k in (0, 1)},

@@ -79,7 +79,7 @@ def test_front_matter_of_other_kinds(tmp_path):
             assert held[:1] == value if key == "tags" else held == value
         assert extract_user_text(read_card(after)) == read_card(before).text.strip()
     for front in ("a: [", "- a\n- b", "just words"):
-        with refuses(r"front matter of README\.md .* is not valid YAML: .*; correct it"):
+        with refuses(r"front matter of README\.md is not valid YAML: .*\. Correct the text"):
             update_readme(f"---\n{front}\n---\nmine\n", card())
     for body in (
         BEGIN_COMMENT,

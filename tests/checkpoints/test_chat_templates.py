@@ -67,7 +67,9 @@ def test_a_template_without_an_end_is_stopped_and_the_next_one_is_rendered(token
     expected = render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = template
     start = time.monotonic()
-    with pytest.raises(AttnProbeError, match=r"of org/model did not render row 3 within 0\.5 s"):
+    with pytest.raises(
+        AttnProbeError, match=r"rendering row 3 with .* of org/model took more than 0\.5 s"
+    ):
         render_chat_template(tokenizer, TURNS, "row 3", max_seconds=0.5)
     error = render_in_thread(tokenizer, max_seconds=0.5)
     assert isinstance(error, AttnProbeError) and "provide complete prompts" in str(error)
@@ -78,7 +80,7 @@ def test_a_template_without_an_end_is_stopped_and_the_next_one_is_rendered(token
 
 def test_an_error_of_the_template_is_passed_on(tokenizer):
     tokenizer.chat_template = "{{ raise_exception('no system turn') }}"
-    with pytest.raises(AttnProbeError, match="refuses the prompt: no system turn"):
+    with pytest.raises(AttnProbeError, match="refuses the prompt with the error: no system turn"):
         render_chat_template(tokenizer, TURNS)
     tokenizer.chat_template = "{{ cycler.__init__.__globals__.os.getcwd() }}"
     with pytest.raises(AttnProbeError, match="unsafe"):

@@ -33,17 +33,17 @@ def bert_folder(tokenizer, tmp_path_factory):
 def test_another_head_is_refused(tmp_path):
     token = "BertForTokenClassification"
     for kind, task, message in (
-        ("BertModel", None, "is a BertModel; fine-tune it first"),
+        ("BertModel", None, "is a BertModel. Fine-tune it first"),
         ("BertForNextSentencePrediction", None, "is a BertForNextSentencePrediction"),
         ("BertModel", "text-classification", "is a BertModel"),
-        (token, "text-classification", "expected a model for text-classification"),
+        (token, "text-classification", "expected a model for the task 'text-classification'"),
         ("BertForSequenceClassification", "ner", "expected task to be one of"),
     ):
         build_bert(30, kind).save_pretrained(tmp_path / kind)
         refused(message, load_model, tmp_path / kind, task=task)
     for kind, config, message in (
-        ("LlavaForConditionalGeneration", LlavaConfig, "which also reads images"),
-        ("T5ForConditionalGeneration", T5Config, "which has an encoder for its input"),
+        ("LlavaForConditionalGeneration", LlavaConfig, "It also reads images"),
+        ("T5ForConditionalGeneration", T5Config, "It has an encoder for its input"),
     ):
         config(architectures=[kind]).save_pretrained(tmp_path / kind)
         (tmp_path / kind / "model.safetensors").touch()
@@ -74,11 +74,11 @@ def test_left_over_and_missing_weights_are_refused(tmp_path):
             (
                 build_llama("TokenClassification"),
                 of_llama,
-                "has unused weights of another head: score",
+                "contains weights of another head, such as score",
             ),
-            (token, {"architectures": sequence}, "it has no weights for bert.pooler"),
-            (build_bert(30), {"num_hidden_layers": 1}, "has unused weights of layers"),
-            (build_bert(30), three, "[2], and its configuration requires [3]"),
+            (token, {"architectures": sequence}, "has no weights for bert.pooler"),
+            (build_bert(30), {"num_hidden_layers": 1}, "contains weights of layers"),
+            (build_bert(30), three, "[2], but its configuration requires [3]"),
         )
     ):
         model.save_pretrained(tmp_path / str(k))
@@ -108,8 +108,8 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
             ({"num_labels": 10**12}, "for num_labels"),
             ({"num_hidden_layers": 10**9}, "for num_hidden_layers"),
             ({"num_labels": "2"}, "does not load"),
-            ({"architectures": "Bert"}, "does not name the model class"),
-            ({"architectures": [3]}, "with a supported head"),
+            ({"architectures": "Bert"}, "does not name a model class"),
+            ({"architectures": [3]}, "expected a class name that ends with"),
             ({"id2label": {"1": "a", "2": "b"}}, "for id2label"),
             ({"id2label": {"a": "b"}}, "for id2label"),
             ({"id2label": ["a", "b"]}, "does not load"),
@@ -123,7 +123,7 @@ def test_values_of_the_wrong_kind(bert_folder, copy_of):
         refused(message, load_model, folder)
     check_config_values({"eos_token_id": [1, 2], "pad_token_id": -1, "own": "x"}, "model")  # may be
     for name, value in (("n_layer", 10**6), ("encoder_layers", 10**30)):
-        refused(f"for {name} in the configuration", check_config_values, {name: value}, "model")
+        refused(f"for {name} in the config.json", check_config_values, {name: value}, "model")
 
 
 def test_outputs_without_names(bert_folder, copy_of):
@@ -139,10 +139,10 @@ def test_outputs_without_names(bert_folder, copy_of):
 
 def test_a_plain_module(tokenizer):
     plain = torch.nn.Linear(2, 2)
-    refused("register an adapter with register_adapter", wrap, plain)
-    refused("register an adapter with", audit, plain, ROWS, tokenizer=tokenizer, **FEW)
+    refused("register it with register_adapter", wrap, plain)
+    refused("register it with", audit, plain, ROWS, tokenizer=tokenizer, **FEW)
     plain.config = BertConfig()  # and no embeddings
-    refused("register an adapter with register_adapter", wrap, plain)
+    refused("register it with register_adapter", wrap, plain)
 
 
 # --- tokenizers ---------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_a_folder_without_tokenizer_files(tmp_path):
     models["xlm_roberta"] = transformers.XLMRobertaForSequenceClassification(config)
     for family, model in models.items():
         model.config.save_pretrained(tmp_path / family)
-        refused("save one next to the weights", load_tokenizer, tmp_path / family)
+        refused("Save a tokenizer in the model's folder", load_tokenizer, tmp_path / family)
 
 
 def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer, copy_of):
@@ -163,16 +163,20 @@ def test_a_tokenizer_that_is_not_the_models(bert_folder, tokenizer, copy_of):
     other.add_special_tokens({"pad_token": "[not in the vocabulary]"})
     padded = build_bert(len(tokenizer), pad_token_id=7)
     for model, own, message in (
-        (build_bert(30522), tokenizer, "the model embeds 30522"),
-        (padded, tokenizer, "pad_token_id is 7 in the configuration and 0 in the tokenizer"),
-        (build_bert(len(tokenizer)), other, "the tokenizer pads with '[not in the vocabulary]'"),
+        (build_bert(30522), tokenizer, "embeddings for 30522 tokens"),
+        (
+            padded,
+            tokenizer,
+            "pad_token_id is 7 in the model's configuration, but 0 in the tokenizer",
+        ),
+        (build_bert(len(tokenizer)), other, "padding token '[not in the vocabulary]' has the id"),
     ):
         refused(message, audit, (model, own), ROWS, **FEW)
     for k, (values, message) in enumerate(
         (
-            ({"model_input_names": ["input_ids"]}, "expected attention_mask"),
+            ({"model_input_names": ["input_ids"]}, "expected 'attention_mask'"),
             ({"model_max_length": "512"}, "expected a number for model_max_length"),
-            ({"pad_token": "[nothing]"}, "the tokenizer pads with '[nothing]'"),
+            ({"pad_token": "[nothing]"}, "padding token '[nothing]' has the id"),
         )
     ):
         folder = copy_of(bert_folder, f"copy-{k}")
@@ -209,5 +213,5 @@ def test_probabilities_that_are_not_the_models_stop_the_audit(bert_folder, make_
             moved = head.bias.clone()
             moved[-1] += 0.01
             head.bias = torch.nn.Parameter(moved)
-        said = "alone, the model predicts"
+        said = "alone, but the value in a batch is"
         refused(said, audit, adapter, ROWS, tokenizer=tokenizer, **options)

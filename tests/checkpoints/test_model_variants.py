@@ -99,13 +99,13 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     with pytest.raises(AttnProbeError) as caught:
         audit(str(folder), ROWS, **FEW)
     assert str(caught.value) == (
-        f"{folder} contains several training checkpoints, but no record of the best one; name one "
-        f"of them, such as the newest, {folder}/checkpoint-3"
+        f"{folder} contains several checkpoints of a training, and the best of them is unknown. "
+        f"Choose one, such as the newest, {folder}/checkpoint-3."
     )
     assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
     assert locate_checkpoint(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
     refused(
-        "correct the subfolder, or leave it out",
+        "correct it, or leave it out",
         locate_checkpoint,
         folder,
         subfolder="checkpoint-9",
@@ -123,10 +123,12 @@ def test_shards_are_the_whole(bert, tokenizer, tmp_path):
 def test_half_precision_on_a_cpu_is_advised_against(tokenizer, tmp_path, caplog):
     tiny_models.saved(tmp_path, tiny_bert(tokenizer).to(torch.float16), tokenizer)
     audited(str(tmp_path))
-    assert "computing in float16" in caplog.text and "--dtype float32" in caplog.text
+    assert (
+        "data type float16 is slow on this CPU" in caplog.text and "--dtype float32" in caplog.text
+    )
     caplog.clear()
     audited(str(tmp_path), dtype="float32")
-    assert "computing in" not in caplog.text
+    assert "is slow on this CPU" not in caplog.text
 
 
 # --- adapters of peft ---------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_an_adapter_whose_head_is_nowhere_is_refused(lora, tmp_path, monkeypatch
     file = folder / "adapter_model.safetensors"
     weights = load_file(file)
     save_file({k: v for k, v in weights.items() if "classifier" not in k}, file)
-    refused("it has no weights for classifier", load_model, folder)
+    refused("has no weights for classifier", load_model, folder)
     monkeypatch.setattr("hf_attnprobe.checkpoints.loading.is_peft_available", lambda: False)
     refused("pip install peft", load_model, lora[0])
 
@@ -195,7 +197,7 @@ def test_pairs_and_pipelines_are_the_model_in_them(bert, tokenizer):
     said = pipeline("text-classification", model=bert, tokenizer=tokenizer)
     for subject in ((bert, tokenizer), [bert, tokenizer], said):
         assert audit(subject, ROWS, **FEW).statistics == known.statistics
-    with pytest.raises(AttnProbeError, match="a tuple already contains a tokenizer"):
+    with pytest.raises(AttnProbeError, match="tuple already contains a tokenizer"):
         audit((bert, tokenizer), ROWS, tokenizer=tokenizer, **FEW)
     refused("expected a pair (model, tokenizer)", audit, (bert, "tokenizer"), ROWS, **FEW)
 

@@ -31,7 +31,7 @@ def test_a_model_is_loaded_as_the_class_that_was_saved(tmp_path):
         assert type(load_model(folder, task=head.task)) is type(saved)
         for named in (240, "BertModel", None):
             edit_config(folder, architectures=named)
-            refused("does not name the model class", load_model, folder)
+            refused("does not name a model class", load_model, folder)
             assert find_saved_task(locate_checkpoint(folder)) is None
         assert type(load_model(folder, task=head.task)) is type(saved)
     assert list(Task.__args__) == [head.task for head in HEADS]

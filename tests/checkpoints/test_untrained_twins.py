@@ -60,7 +60,9 @@ def test_what_has_no_start_of_its_own_is_refused():
         change_weights(nn.Linear(3, 2), "untrained")
     model = tiny_models.bert(60, layers=1, spread=0.02)
     model.classifier = nn.Sequential(model.classifier)
-    with pytest.raises(AttnProbeError, match=r"classifier\.\S+ does not; use --weights rand"):
+    with pytest.raises(
+        AttnProbeError, match=r"has the weights 'classifier\.\S+'\. Use --weights 'rand"
+    ):
         change_weights(model, "untrained")
 
 

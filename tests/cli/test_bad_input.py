@@ -92,13 +92,13 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
     tokenizer = ("tokenizer.json", "tokenizer_config.json")
     for k, (removed, message) in enumerate(
         (
-            (["model.safetensors"], "there is only a configuration; save the model again"),
+            (["model.safetensors"], "a configuration but no weights; save the model again"),
             (
                 ["config.json"],
-                "there is no config.json; give the folder to which save_pretrained wrote",
+                "config.json is missing. Choose a folder that save_pretrained has created.",
             ),
-            (tokenizer, "save one next to the weights with tokenizer.save_pretrained"),
-            (["*"], "there is no config.json"),
+            (tokenizer, "Save a tokenizer in the model's folder with tokenizer.save_pretrained"),
+            (["*"], "config.json is missing"),
         )
     ):
         folder = copy_of(checkpoint, f"copy-{k}")
@@ -119,28 +119,28 @@ def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):
     for k, (name, content) in enumerate(spoilt):
         folder = copy_of(checkpoint, f"copy-{k}")
         (folder / name).write_bytes(content)
-        said = f"expected a model in {folder}, but it does not load"
+        said = f"the model in {folder} does not load"
         assert said in refused_audit(model=folder), (name, content[:99])
     (copy_of(checkpoint, "tokenizer") / "tokenizer.json").write_text("{")
     said = refused_audit(model=folder.parent / "tokenizer")
-    assert "the tokenizer for the model" in said and "save one next to the weights" in said
+    assert (
+        "the tokenizer for the model" in said and "Save a tokenizer in the model's folder" in said
+    )
 
 
 def test_parts_of_different_models(refused_audit, make_model, tokenizer, tmp_path):
     """Transformers would fill what is lacking with random numbers, and say so in a warning."""
     base = tiny_models.saved(tmp_path / "base", make_model().attention_classifier, tokenizer)
     line = refused_audit(model=base)
-    assert "it has no weights for classifier.bias, classifier.weight" in line
+    assert "has no weights for classifier.bias, classifier.weight" in line
     model = make_model()
     model.resize_token_embeddings(20)
     line = refused_audit(model=tiny_models.saved(tmp_path / "small", model, tokenizer))
-    assert "the model embeds only ids below 20; load the tokenizer saved with the model" in line
+    assert "the model only has embeddings for ids below 20" in line
 
 
 def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
-    with pytest.raises(
-        AttnProbeError, match="passed as an object needs a tokenizer; pass tokenizer="
-    ):
+    with pytest.raises(AttnProbeError, match="passed as an object needs a tokenizer"):
         audit(make_model(), ROWS)
     with pytest.raises(AttnProbeError, match="load it with AutoModelForSequenceClassification"):
         audit(make_model().attention_classifier, ROWS, tokenizer=tokenizer)
@@ -152,25 +152,34 @@ def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
 def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
     assert f"expected a data set at {place}, which does not exist" in refused_audit(dataset=place)
-    assert "there is no file nosuch.csv in" in refused_audit(dataset="nosuch.csv")
+    assert "the data file nosuch.csv does not exist in" in refused_audit(dataset="nosuch.csv")
     line = refused_audit(dataset="nosuch")
     assert "without a network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1" in line
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
     assert f"the data file {tmp_path / 'none.csv'} is empty" in line
     (tmp_path / "empty").mkdir()
-    assert "which cannot be loaded" in refused_audit(dataset=tmp_path / "empty")
+    assert "cannot load the data set" in refused_audit(dataset=tmp_path / "empty")
     assert "cannot be loaded" in refused_audit("--dataset-config", "large")
 
 
 BAD_DATA = [
-    ([{"review": "x", "label": 0}], "no column 'text' or 'sentence'"),
-    ([{"text": 3, "label": 0}, {"text": 4, "label": 1}], "must hold strings, but row 0 is int"),
-    ([{"text": ["a", "b"], "label": 0}], "column 'text' must hold strings, but row 0 is list"),
-    ([*ROWS, {"text": None, "label": 1}], "must hold strings, but row 2 is NoneType"),
-    ([{"text": "a film", "label": 0.5}], "predicts a class: expected one class per text"),
-    ([], "test.jsonl is empty; add examples"),
-    ([*ROWS, {"text": "a film", "label": 2}], "the model has 2 labels: negative, positive"),
+    ([{"review": "x", "label": 0}], "found no text column with a usual name among review, label"),
+    (
+        [{"text": 3, "label": 0}, {"text": 4, "label": 1}],
+        "must contain strings, but row 0 has a cell of type int",
+    ),
+    (
+        [{"text": ["a", "b"], "label": 0}],
+        "column 'text' must contain strings, but row 0 has a cell of type list",
+    ),
+    (
+        [*ROWS, {"text": None, "label": 1}],
+        "must contain strings, but row 2 has a cell of type NoneType",
+    ),
+    ([{"text": "a film", "label": 0.5}], "expected one class per text as label, because the model predicts a class"),
+    ([], "test.jsonl is empty"),
+    ([*ROWS, {"text": "a film", "label": 2}], "the model predicts the 2 classes negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
@@ -255,11 +264,11 @@ def test_what_the_model_has_not(refused_audit, make_checkpoint):
     for flag, value, message in (
         ("target", 2, "expected a target class from 0 to 1, got 2"),
         ("target", -1, "expected a target class from 0 to 1, got -1"),
-        ("layers", 1, "--layers must be from 0 to 0 for this model, got 1; choose another layer"),
-        ("layers", -1, "--layers must be from 0 to 0 for this model, got -1; choose another layer"),
-        ("heads", 2, "--heads must be from 0 to 0 for this model, got 2; choose another head"),
-        ("query", 1, "got 1; choose another --query"),
-        ("query", -1, "got -1; choose another --query"),
+        ("layers", 1, "expected --layers from 0 to 0 for this model, got 1"),
+        ("layers", -1, "expected --layers from 0 to 0 for this model, got -1"),
+        ("heads", 2, "expected --heads from 0 to 0 for this model, got 2"),
+        ("query", 1, "expected --query from 0 to"),
+        ("query", -1, "shortest text), got -1"),
     ):
         assert message in refused_audit(f"--{flag}={value}"), (flag, value)
     line = refused_audit("--target", "film", "--tests", "permutation")  # which explains no class
@@ -290,7 +299,7 @@ BAD_OPTIONS = [
     ({"tests": ["permutations"]}, r"unknown test 'permutations'; did you mean permutation\?"),
     (
         {"tests": {"permutation": False}},
-        "expected option names with values for the test permutation",
+        "expected a dictionary of options for the test 'permutation'",
     ),
 ]
 
@@ -346,9 +355,9 @@ def test_a_folder_of_another_audit(audited, refused_audit, make_checkpoint):
         (["--set", "permutation.n_permutations=7"], "options"),
     ):
         line = refused_audit(*arguments, output_dir=audited)
-        assert f"belongs to another audit: its {what}" in line
+        assert f"belongs to another audit with different settings: {what}" in line
     line = refused_audit(model=make_checkpoint("cnn"), output_dir=audited)
-    assert "its model fingerprint" in line and "choose another --output-dir" in line
+    assert "different settings: model fingerprint" in line and "Choose another --output-dir" in line
 
 
 def test_a_folder_with_other_files(
@@ -360,10 +369,10 @@ def test_a_folder_with_other_files(
     (tmp_path / "file").write_text("important")
     for run in (refused_audit, refused_training):
         line = run(output_dir=tmp_path / "thesis")
-        assert "expected a new or an empty folder" in line and "choose another --output-dir" in line
+        assert "already contains other files" in line and "Choose another --output-dir" in line
         for place in (tmp_path / "file", tmp_path / "file" / "below"):
             line = run(output_dir=place)
-            assert str(tmp_path / "file") in line and "choose another --output-dir" in line
+            assert str(tmp_path / "file") in line and "Choose another --output-dir" in line
     assert "contains other files" in refused_audit(output_dir=copy_of(checkpoint))
     tiny_models.bert(20, layers=1, heads=1, width=8, spread=0.02).save_pretrained(tmp_path / "bert")
     assert "contains other files" in refused_training(output_dir=tmp_path / "bert")
@@ -381,7 +390,7 @@ def test_spoilt_files_of_an_audit(audited, refused_audit, refused):
         assert "choose another --output-dir" in refused_audit(output_dir=audited)
         summary.write_text(text.replace("null", '{"statistics": 3}'))
         line = refused("report", audited)
-        assert str(summary) in line and "run the audit again" in line
+        assert str(summary) in line and "run the audit again" in line.lower()
     summary.write_text(whole[0]), identity.write_text(whole[1])
     (part,) = (audited / "rows").iterdir()
     rows = part.read_bytes()
@@ -391,7 +400,7 @@ def test_spoilt_files_of_an_audit(audited, refused_audit, refused):
         part.write_bytes(content)
         again = refused_audit("--test-limit", "8", output_dir=audited)
         for line in (again, refused("report", audited)):
-            assert str(part) in line and "delete it and run the audit again" in line
+            assert str(part) in line and "Delete this file and run the audit again" in line
 
 
 def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
@@ -401,7 +410,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
     monkeypatch.setattr("hf_attnprobe.audits.pipeline.get_process_state", lambda: two)
     with pytest.raises(
         AttnProbeError,
-        match="several processes need an output folder to exchange their results; set --output-dir",
+        match="an audit with several processes needs an output folder",
     ):
         audit(checkpoint, ROWS, progress=False)
 
@@ -410,7 +419,7 @@ def test_several_processes_need_a_folder_to_meet_in(checkpoint, monkeypatch):
 
 
 def test_reports_that_cannot_be(refused, audited, tmp_path):
-    there_is_none = "but there is no summary.json; let the audit finish first"
+    there_is_none = "but the file summary.json is missing"
     for arguments, message in (
         ([tmp_path], there_is_none),
         ([tmp_path / "nowhere"], there_is_none),
@@ -422,7 +431,7 @@ def test_reports_that_cannot_be(refused, audited, tmp_path):
         ([audited, "--output", tmp_path / "nowhere" / "report.md"], "cannot write"),
     ):
         assert message in refused("report", *arguments)
-    with pytest.raises(AttnProbeError, match="no folder with results was passed"):
+    with pytest.raises(AttnProbeError, match="expected a folder with results, got none"):
         render_report([])
 
 
@@ -431,7 +440,7 @@ EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
 NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "has no validation split"),
-    ({"validation": ROWS}, "the data set has no split 'train', only validation"),
+    ({"validation": ROWS}, "the data set has no split 'train'; choose one of validation"),
     ({"train": ROWS[:1], "validation": ROWS}, "labelled texts of each class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
     ({"train": ROWS, "validation": NO_TEXT}, "row 1 is NoneType"),
@@ -508,4 +517,4 @@ def test_sizes_and_vectors_that_make_no_model(refused_training, refused, tmp_pat
     ):
         assert message in refused_training(*arguments)
     small = refused("demo", "--n-examples", "5", "--output-dir", tmp_path / "out")
-    assert "three splits need at least 6 examples" in small
+    assert "n_examples must be at least 6" in small

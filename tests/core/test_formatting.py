@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from hf_attnprobe.core.formatting import (
-    MISSING,
+    MISSING_NUMBER,
     format_bounds,
     format_interval,
     format_number,
@@ -35,9 +35,9 @@ def test_signs_are_shown_on_request(value, shown):
 
 def test_what_is_missing_is_a_dash_everywhere():
     for missing in (None, math.nan):
-        assert format_number(missing) == MISSING
-        assert format_interval(missing, (0, 1)) == MISSING
-    assert format_bounds(None) == format_bounds((math.nan, math.nan)) == MISSING
+        assert format_number(missing) == MISSING_NUMBER
+        assert format_interval(missing, (0, 1)) == MISSING_NUMBER
+    assert format_bounds(None) == format_bounds((math.nan, math.nan)) == MISSING_NUMBER
     assert format_interval(0.5, None, digits=1) == "0.5"
 
 

@@ -83,7 +83,7 @@ ANSWERS = [
     (["audti"], 2, "attnprobe: unknown command 'audti'; did you mean audit?"),
     (["--verison"], 2, "attnprobe: unknown flag --verison; did you mean --version?"),
     (["audit", "--n-permutations", "5"], 2, "use --set TEST.OPTION=VALUE; --help-all lists them"),
-    (["audit", "--model", "x", "--dataset", "y.csv"], 1, "there is no file y.csv"),
+    (["audit", "--model", "x", "--dataset", "y.csv"], 1, "the data file y.csv does not exist"),
     (["audit", "--model", "./x", "--dataset", "sst"], 1, "expected a model at ./x"),
     (["train", "--dataset", "sst", "--output-dir", "/dev/null/x"], 1, "--output-dir"),
     (["train", "--dataset", "sst", "--output-dir", "x", "--epochs", "0"], 2, "at least 1"),

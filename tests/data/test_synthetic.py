@@ -15,7 +15,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.examples import _choose_split, compute_dataset_fingerprint, load_examples
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.synthetic import (
-    CUES,
+    CUE_SENTIMENTS,
     HEARSAY_VERBS,
     NEGATORS,
     generate_rationale_examples,
@@ -35,12 +35,12 @@ def label_of(tokens):
     for position, token in enumerate(tokens):
         before = tokens[max(0, position - 2) : position]
         is_hearsay = before[-1:] == ["a"] and before[0] in HEARSAY_VERBS
-        if token in CUES and not is_hearsay:
+        if token in CUE_SENTIMENTS and not is_hearsay:
             counting.append(position)
     if len(counting) != 1:
         raise AttnProbeError(f"expected exactly one cue, got {len(counting)}")
     cue = counting[0]
-    label = CUES[tokens[cue]]
+    label = CUE_SENTIMENTS[tokens[cue]]
     if cue > 0 and tokens[cue - 1] in NEGATORS:
         return 1 - label, [cue - 1, cue]
     return label, [cue]
@@ -52,16 +52,16 @@ def label_of(tokens):
     shortest=st.integers(5, 20),
     more=st.integers(8, 30),
     negation_rate=st.floats(0, 1),
-    decoy_rate=st.floats(0, 1),
+    hearsay_rate=st.floats(0, 1),
 )
-def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate, decoy_rate):
+def test_the_generator_agrees_with_the_rule(seed, shortest, more, negation_rate, hearsay_rate):
     for example in generate_rationale_examples(
         20,
         seed=seed,
         min_tokens=shortest,
         max_tokens=shortest + more,
         negation_rate=negation_rate,
-        decoy_rate=decoy_rate,
+        hearsay_rate=hearsay_rate,
     ):
         assert example["tokens"] == example["text"].split(" ")
         assert label_of(example["tokens"]) == (example["label"], example["rationale"])
@@ -90,7 +90,7 @@ def test_lengths_negation_and_decoys_are_as_asked():
     assert sum(len(example["rationale"]) == 2 for example in long) / len(long) == pytest.approx(
         0.25, abs=0.03
     )
-    cues = [sum(token in CUES for token in example["tokens"]) for example in long]
+    cues = [sum(token in CUE_SENTIMENTS for token in example["tokens"]) for example in long]
     assert set(cues) == {1, 2} and sum(n == 2 for n in cues) / len(long) == pytest.approx(
         0.5, abs=0.03
     )
@@ -103,7 +103,7 @@ def test_labels_are_balanced_in_every_prefix_of_even_length():
 
 def test_decoys_negators_and_length_say_nothing_of_the_label():
     for select in (
-        lambda e: sum(token in CUES for token in e["tokens"]) == 2,
+        lambda e: sum(token in CUE_SENTIMENTS for token in e["tokens"]) == 2,
         lambda e: any(token in NEGATORS for token in e["tokens"]),
         lambda e: len(e["tokens"]) > 25,
     ):

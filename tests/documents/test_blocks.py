@@ -20,7 +20,7 @@ from hf_attnprobe.documents.blocks import (
     format_cell,
     iterate_texts,
 )
-from hf_attnprobe.documents.html import MIN_LISTED_SECTIONS, render_html
+from hf_attnprobe.documents.html import MIN_SECTIONS_FOR_CONTENTS, render_html
 from tests.documents.test_formats import documents, forms
 from tests.documents.test_html import in_a_cell
 
@@ -82,7 +82,7 @@ def test_what_is_empty_is_left_out():
 
 def test_contents_are_the_sections():
     document = Document(
-        "t", [], [Section(f"Part {k} <b>", ["x"]) for k in range(MIN_LISTED_SECTIONS)]
+        "t", [], [Section(f"Part {k} <b>", ["x"]) for k in range(MIN_SECTIONS_FOR_CONTENTS)]
     )
     page = render_html(document)
     assert page.count('<a href="#part-1-b">Part 1 &lt;b&gt;</a>') == 1

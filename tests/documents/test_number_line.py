@@ -4,15 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hf_attnprobe.documents.number_line import (
-    NARROW_CHARACTER_WIDTH,
-    WIDE_CHARACTER_WIDTH,
+    LARGE_SCREEN_CHARACTER_WIDTH,
+    PHONE_CHARACTER_WIDTH,
     assign_label_rows,
 )
 
 
 @given(
     st.dictionaries(st.text("ab", min_size=1, max_size=20), st.floats(0, 100), max_size=8),
-    st.sampled_from([NARROW_CHARACTER_WIDTH, WIDE_CHARACTER_WIDTH]),
+    st.sampled_from([PHONE_CHARACTER_WIDTH, LARGE_SCREEN_CHARACTER_WIDTH]),
 )
 def test_labels_do_not_run_into_each_other(labels, letter):
     spans = []

@@ -112,7 +112,13 @@ def test_letters_are_the_page_s_own():
 
 
 def test_every_colour_of_the_figures_has_one_of_the_page():
-    used = {*figures.COLOURS, *figures.REFERENCE_COLOURS, figures.GRID_COLOUR, "#000000", "#ffffff"}
+    used = {
+        *figures.COLOURS,
+        *figures.REFERENCE_LINE_COLOURS,
+        figures.GRID_COLOUR,
+        "#000000",
+        "#ffffff",
+    }
     assert {colour.lower() for colour in used} <= CSS_COLOURS.keys()
     assert len({CSS_COLOURS[c.lower()] for c in figures.COLOURS}) == len(figures.COLOURS)
 

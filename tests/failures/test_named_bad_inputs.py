@@ -81,12 +81,12 @@ TEXTS = ["the film was dull", "a wonderful plot"]
     ("columns", "said"),
     [
         *(
-            ({"text": TEXTS, name: values}, "of a single type")
+            ({"text": TEXTS, name: values}, "of the same type")
             for name in ("label", "rationale")
             for values in ([0, "x"], [[0], "a"], [1, [2]], [[0], ["a"]])
         ),
         *(
-            ({"image": cells}, "column 'image' must hold images")
+            ({"image": cells}, "cannot read the images in column 'image'")
             for cells in ([0, 1], [[], []], [None, None])
         ),
         ({"text": TEXTS, "label": [4 * 10**18, 0]}, "row 0 has 4000000000000000000"),
@@ -105,7 +105,7 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
     refused(
-        "expected columns with distinct names, got text, label, text", load_examples, frame, "test"
+        "Rename one of the columns text, label, text", load_examples, frame, "test"
     )
 
 
@@ -145,7 +145,7 @@ def test_positions_that_no_table_holds_are_no_rationales(position, tmp_path):
 def test_a_number_that_no_table_holds_is_one_line(tmp_path):
     rows = [{"text": t, "rationale": [10**30]} for t in TEXTS]
     (tmp_path / "data.jsonl").write_bytes(json_lines(rows))
-    refused("column 'rationale' must hold", load_examples, tmp_path / "data.jsonl", "test")
+    refused("column 'rationale' must contain", load_examples, tmp_path / "data.jsonl", "test")
 
 
 def test_a_column_of_labels_that_is_named_twice_counts_once():
@@ -176,8 +176,8 @@ def test_a_packed_file_is_called_so(name, tmp_path):
         ("file:///tmp/x", "got the URL"),
         ("http://localhost/x", "got the URL"),
         ("a\0b", "expected a path or an id for the output"),
-        ("b" * 300, "for the output"),
-        ("broken", "cannot use broken for the output"),
+        ("b" * 300, "the output"),
+        ("broken", "cannot use the output folder broken"),
     ],
 )
 def test_an_output_folder_that_cannot_be_is_one_line_and_leaves_nothing(
@@ -248,10 +248,10 @@ def on_meta(model, tokenizer):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (with_column("bbox"), "returns bbox in addition to"),
-        (with_column("position_ids"), "returns position_ids in addition to"),
-        (with_column("input_shape_ids"), "returns input_shape_ids in addition to"),
-        (quantised, "is not a tensor, because the model is quantized"),
+        (with_column("bbox"), "returns bbox, but only input_ids"),
+        (with_column("position_ids"), "returns position_ids, but only input_ids"),
+        (with_column("input_shape_ids"), "returns input_shape_ids, but only input_ids"),
+        (quantised, "as a tensor, but the model is quantized"),
         (on_meta, "is on the device 'meta'"),
         (hidden_forward, "expected a single tensor of embeddings"),
     ],

@@ -41,7 +41,7 @@ def test_verbs_of_one_process_refuse_two_in_one_line(verb, commands, torchrun, t
     done = torchrun(*commands[verb](tmp_path / "out"))
     lines = re.findall("^attnprobe: .*", done.err, re.MULTILINE)
     assert done.code == 1 and len(lines) == 1, done.err
-    assert lines[0].endswith("must run in a single process; start it without torchrun")
+    assert lines[0].endswith("must run in a single process. Start it without torchrun.")
     assert not (tmp_path / "out").exists()
 
 

@@ -86,7 +86,5 @@ def test_longer_texts_have_no_flow_and_all_too_long_is_an_error():
     assert explanations(observation, Site(1, 1), Explanations(flow_positions=7)).flow_tau is None
     preview = AuditPreview(observation, adapter.sites(), False)
     check = all_tests()["explanations"].check
-    with pytest.raises(
-        AttnProbeError, match="too small for attention flow: the shortest text has 5"
-    ):
+    with pytest.raises(AttnProbeError, match="too small, because the shortest text has 5"):
         check(preview, Explanations(flow_positions=4))

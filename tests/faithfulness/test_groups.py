@@ -117,7 +117,7 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
         return replay(observation, attention)
 
     monkeypatch.setattr(observation.model, "replay", spy)
-    monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAX_WEIGHTS_PER_REPLAY", 1)
+    monkeypatch.setattr("hf_attnprobe.faithfulness.permutation.MAX_WEIGHTS_PER_PASS", 1)
     result = run(observation, EVERYWHERE, "permutation")
     assert len(seen) == 4  # 7 copies of 3 layers, 2 at once
     orders = {}

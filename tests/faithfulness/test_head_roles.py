@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe.faithfulness.head_roles import ROLES, find_role_positions, head_roles
+from hf_attnprobe.faithfulness.head_roles import (
+    ATTENTION_PATTERNS,
+    find_pattern_positions,
+    head_roles,
+)
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 from tests.helpers import tiny_models
 
@@ -47,7 +51,10 @@ def compute_scores(model):
     none = torch.zeros(1, 4, dtype=torch.bool)
     observation = Observation(model, Batch(inputs, none, none, (0,)), torch.zeros(1, 2), ())
     return {
-        site: {role: float(getattr(head_roles(observation, site), role)[0]) for role in ROLES}
+        site: {
+            role: float(getattr(head_roles(observation, site), role)[0])
+            for role in ATTENTION_PATTERNS
+        }
         for site in model.sites()
     }
 
@@ -62,7 +69,7 @@ def draw_weights(n_heads=3, seed=0):
 def score_with_loops(weights):
     """The definitions, one row and one token at a time."""
     ids, rows = IDS.tolist(), ROWS.tolist()
-    result = {role: [] for role in ROLES}
+    result = {role: [] for role in ATTENTION_PATTERNS}
     for r, p in enumerate(rows):
         w = weights[r].tolist()
         result["previous_token"].append(w[p - 1])
@@ -89,11 +96,11 @@ def test_scores_are_the_definitions_in_every_layer_and_head():
 
 @pytest.mark.parametrize("role", range(3))
 def test_a_head_that_only_looks_there_scores_one(role):
-    positions = find_role_positions(IDS[:-1], ROWS)[role].double()
+    positions = find_pattern_positions(IDS[:-1], ROWS)[role].double()
     pure = positions / positions.sum(-1, keepdim=True).clamp_min(1)
     pure[:, 0] += 1 - pure.sum(-1)  # a row without such a token looks at the sink
     scores = compute_scores(Written(pure[None]))[Site(0, 0)]
-    assert scores[ROLES[role]] == pytest.approx(1)
+    assert scores[ATTENTION_PATTERNS[role]] == pytest.approx(1)
 
 
 def test_a_head_that_copies_retrieves():

@@ -137,9 +137,9 @@ def test_an_adapter_without_integrated_gradients_serves_until_they_are_asked_for
 @pytest.mark.parametrize(
     ("rationale", "message"),
     [
-        ([0, 3], "text 7: a rationale must list different word positions from 0 to 2, got"),
-        ([0, 1, 0, 0], "from 0 to 2, got 0, 1, 0, 0"),
-        ([-1], "got -1; count words from 0"),
+        ([0, 3], "positions from 0 to 2, but text 7 has 0, 3"),
+        ([0, 1, 0, 0], "text 7 has 0, 1, 0, 0"),
+        ([-1], "text 7 has -1. Separate words"),
     ],
 )
 def test_a_rationale_that_is_not_of_its_text(rationale, message, make_checkpoint, tmp_path):
@@ -165,7 +165,7 @@ def test_asked_for_where_there_are_none(make_checkpoint, reviews_folder, cli, tm
     audited = ("audit", "--model", make_checkpoint(), "--dataset", reviews_folder)
     done = cli(*audited, "--tests", "plausibility", "--output-dir", tmp_path / "out")
     assert done.code == 1
-    assert "add a column 'rationale'" in done.err
+    assert "Add a column 'rationale'" in done.err
     assert done.err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

@@ -146,7 +146,7 @@ def test_what_does_not_load_names_its_package(run_warm, tmp_path):
     assert (run.code, run.out) == (1, "")
     assert run.err.endswith(
         "cannot load the test 'attention_entropy' from the package 'entropy-probe': no such "
-        "thing; update or uninstall that package\n"
+        "thing. Update or uninstall the package.\n"
     )
 
 
@@ -170,7 +170,7 @@ def test_a_name_that_is_taken(alone):
     def erasure(observation, site, options: NoOptions, *, seed):
         """Another one."""
 
-    with pytest.raises(AttnProbeError, match="'erasure' exists already; rename the func"):
+    with pytest.raises(AttnProbeError, match=r"'erasure' is already in use\. Rename the func"):
         registry.register_test(readings={})(erasure)
 
 
@@ -211,7 +211,7 @@ def test_names_and_options_together():
     assert resolve_faithfulness_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
-    with pytest.raises(AttnProbeError, match="permutation has two different sets of options"):
+    with pytest.raises(AttnProbeError, match="'permutation' is listed twice with different options"):
         resolve_faithfulness_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):
@@ -250,7 +250,7 @@ def test_what_a_model_lacks_is_left_out_and_said_once(without, checkpoint, revie
     said = [record.message for record in caplog.records if "left out" in record.message]
     assert said == [f"the test {name} is left out: {reason}" for name, reason in left_out.items()]
     assert "fraction_to_flip@leave_one_out" not in set(report.to_pandas().statistic)
-    with pytest.raises(AttnProbeError, match="test correlation cannot run: this one"):
+    with pytest.raises(AttnProbeError, match="test 'correlation' cannot run: this one"):
         audit(checkpoint, data, ["correlation"], progress=False)
 
 

@@ -12,8 +12,8 @@ from scipy.stats import kendalltau, spearmanr
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.sources import (
-    HELD_OUT_STREAM,
-    MASK_STREAM,
+    CONTEXTCITE_STREAM,
+    LDS_STREAM,
     _scatter_to_units,
     measure_all_sets,
     measure_random_halves,
@@ -244,8 +244,8 @@ def test_masks_fit_contextcite_and_score_every_ranking(texts):
         result = sources(text.observation, SITE, options, seed=5)
         assert result.smallest_set is None
         assert result.lds.keys() >= {"attention", "length", "deletion", "contextcite"}
-        fitted, outputs = measure_random_halves(text.observation, n_masks, MASK_STREAM, 5)
-        kept, held = measure_random_halves(text.observation, n_held, HELD_OUT_STREAM, 5)
+        fitted, outputs = measure_random_halves(text.observation, n_masks, CONTEXTCITE_STREAM, 5)
+        kept, held = measure_random_halves(text.observation, n_held, LDS_STREAM, 5)
         own = kept[:, 0, : text.n]
         every = [text.of_units(tuple(np.flatnonzero(mask).tolist())) for mask in own]
         p = np.exp([*map(text.log_prob, every)])

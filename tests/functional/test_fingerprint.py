@@ -14,6 +14,6 @@ def test_tensors_are_hashed_by_their_bytes_and_names(monkeypatch):
     for name in ("a", "b", "none"):
         content = weights[name].contiguous().view(-1).view(torch.uint8).tolist()
         whole.update(name.encode() + hashlib.sha256(bytes(content)).digest())
-    for at_once in (fingerprint.COPY_BYTES, 7):
-        monkeypatch.setattr(fingerprint, "COPY_BYTES", at_once)
+    for at_once in (fingerprint.BYTES_PER_COPY, 7):
+        monkeypatch.setattr(fingerprint, "BYTES_PER_COPY", at_once)
         assert hash_tensors(weights) == whole.hexdigest()[:16]

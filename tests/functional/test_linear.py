@@ -301,7 +301,7 @@ def test_chunks_and_batches_change_nothing(monkeypatch):
     attention = attention.masked_fill(~mask, -1e30).softmax(-1) * mask
     logits = 2 * torch.randn(7, 9, 4, dtype=torch.double)
     together = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
-    monkeypatch.setattr("hf_attnprobe.functional.linear.NUMBERS_PER_CHUNK", 1)
+    monkeypatch.setattr("hf_attnprobe.functional.linear.ENTRIES_PER_CHUNK", 1)
     alone = epsilon_max_jsd_bounds(attention, logits, mask, (0.01, 0.05))
     assert torch.allclose(together.lower, alone.lower, atol=1e-9)
     assert torch.allclose(together.upper, alone.upper, atol=1e-12)

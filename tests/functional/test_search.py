@@ -145,7 +145,7 @@ def test_rows_of_most_effect_are_kept_first():
     attention, slope, visible = problem(n_queries=8)
     found = steered_candidates(attention, slope, visible)
     effects = (slope * (found[0] - attention)).sum(-1).abs()
-    for place, share in enumerate(search.ROW_SHARES):
+    for place, share in enumerate(search.UNCHANGED_ROW_SHARES):
         candidate = found[3 + place]
         for text in range(len(attention)):
             n_rows = int(visible[text].any(-1).sum())

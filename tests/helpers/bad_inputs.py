@@ -215,7 +215,7 @@ def _wrong_with_line(said: str, before: dict, after: dict, keeps: bool) -> str |
     if len(ours[0]) > 2000:
         return f"a line of {len(ours[0])} characters: {said[:300]}"
     steps = json.loads(after.get("out/study.json") or b"{}").get("steps", {})
-    done = any(step["done"] for step in steps.values()) or "too short to start any test" in said
+    done = any(step["done"] for step in steps.values()) or "too short to run any test" in said
     if before != after and not (done or keeps):
         return f"refused, but wrote {sorted(set(after) ^ set(before)) or 'over files'}"
     return None

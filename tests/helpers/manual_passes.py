@@ -222,7 +222,7 @@ def measure_errors(
     """
     batch = adapter.prepare(prompt.inputs(), (0,))
     observation = adapter.observe(batch)
-    candidates = batch.inputs["kept"][0]
+    candidates = batch.inputs["candidate_ids"][0]
     max_errors: dict[str, float] = {}
 
     def compare(name: str, probs: Tensor, expected: Tensor) -> None:

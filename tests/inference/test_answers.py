@@ -315,11 +315,14 @@ def test_a_limit_keeps_the_same_rows_and_their_ids():
 
 LONG = "A word. " * 300
 BAD = {
-    "no question": ([{"context": "A. B."}], "expected one column that poses the question"),
+    "no question": (
+        [{"context": "A. B."}],
+        "expected one column with questions, prompts or conversations",
+    ),
     "two that ask": ([ROWS[0] | {"prompt": "x"}], "got question and prompt"),
-    "no passage": ([{"question": "?"}], "no column with passages"),
-    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context' must hold a passage"),
-    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt' must hold a text"),
+    "no passage": ([{"question": "?"}], "found no column with passages"),
+    "empty passage": ([ROWS[0] | {"context": " "}], "column 'context' must contain a passage"),
+    "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt' must contain a text"),
     "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty cell"),
     "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
     "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
@@ -337,7 +340,7 @@ BAD = {
     "too long": ([ROWS[0] | {"context": LONG}], "the model reads at most 512"),
     "a cat": (
         [{"context": "A.", "turns": [{"role": "cat", "content": "A."}]}],
-        "the chat template refuses text 0: roles are system",
+        "the chat template refuses text 0 with the error: roles are system",
     ),
 }
 
@@ -350,7 +353,7 @@ def test_bad_rows_are_refused_in_one_line(name, chat, model):
 
 def test_columns_and_units_that_are_not_there_are_refused(chat, model):
     refused("no column 'text'", made, ROWS, chat, model, context_column="text")
-    refused('units="turn" needs conversations', made, ROWS, chat, model, units="turn")
+    refused("units 'turn' needs conversations", made, ROWS, chat, model, units="turn")
 
 
 def test_turns_need_a_chat_template(plain, model):
@@ -371,7 +374,7 @@ def test_an_answer_that_continues_no_prompt_is_refused(model):
 
 def test_another_models_vocabulary_is_refused(chat, model):
     few = tiny_language_models.llama(chat, vocab_size=50)
-    refused("the model embeds only ids below 50", made, ROWS, chat, few)
+    refused("the model only has embeddings for ids below 50", made, ROWS, chat, few)
 
 
 def test_logits_that_are_no_numbers_are_refused(chat):
@@ -396,21 +399,27 @@ def test_texts_of_one_unit_are_left_out_and_said(chat, model, caplog):
 
 
 def test_nothing_is_trained_on_answers():
-    refused("training needs texts with labels, got Answers", Answers(ROWS).load_splits)
+    refused("a classifier cannot be trained on Answers", Answers(ROWS).load_splits)
 
 
 def test_a_wrong_use_is_one_line(chat, model, tmp_path):
     classifier, said = (
         tiny_models.bert(chat),
-        "Answers needs a language model",
+        "can be used only with a language model",
     )
     refused(said, audit, classifier, Answers(ROWS), tokenizer=chat)
     texts = [{"text": "Bob sings.", "label": 1}]
-    refused("expected one column that poses the question", audit, model, texts, tokenizer=chat)
+    refused(
+        "expected one column with questions, prompts or conversations",
+        audit,
+        model,
+        texts,
+        tokenizer=chat,
+    )
     tiny_models.saved(tmp_path, classifier, chat)
     refused(said, audit, str(tmp_path), Answers(ROWS))
     options = AuditOptions(rows="all")
-    said = "rows='all' needs a language model"
+    said = "rows='all' can be used only with a language model"
     refused(said, audit, str(tmp_path), texts, options=options)
 
 
@@ -517,7 +526,13 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkey
     assert [*map(len, asked)] == [2, 0, 1, 1]
     other = Answers(str(folder / "qa.jsonl"), max_new_tokens=5)
     again = {"output_dir": tmp_path, **FEW}
-    refused("(max_new_tokens 4) must not differ", audit, str(folder / "model"), other, **again)
+    refused(
+        "(max_new_tokens 4 instead of max_new_tokens 5)",
+        audit,
+        str(folder / "model"),
+        other,
+        **again,
+    )
     assert len(asked) == 4 and file.exists()
 
 
@@ -567,7 +582,7 @@ def test_heads_are_tested_by_name(folder):
     heads = {(layer, head) for layer in range(2) for head in range(4)}
     assert every.rows.select_test_columns().sites == heads | {(ALL, ALL), (0, ALL), (1, ALL)}
     assert layer.rows.select_test_columns().sites == {(1, head) for head in range(4)} | {(1, ALL)}
-    said = "choose another test, or test single heads with --heads all"
+    said = "Choose another test, or test single heads with --heads all"
     refused(said, audit, str(folder / "model"), data, ["head_roles"], progress=False)
 
 

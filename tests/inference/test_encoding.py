@@ -324,6 +324,6 @@ def test_added_weights_are_read_through_their_wrapper():
 def test_prompts_are_refused():
     model = in_peft("PromptTuningConfig", num_virtual_tokens=3)
     with pytest.raises(
-        AttnProbeError, match="such as LoRA, but PROMPT_TUNING adds a prompt; it cannot"
+        AttnProbeError, match="type PROMPT_TUNING cannot be audited, because it adds a prompt"
     ):
         audit((model, make_tokenizer("bert")), ROWS, ["permutation"], progress=False)

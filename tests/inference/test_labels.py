@@ -25,10 +25,22 @@ MATCHED = [
 
 
 REFUSED = [
-    (["good", "bad"], ["neg", "pos"], "has label 'neg' (0), but the model has 2 labels"),
-    (["POSITIVE", "NEGATIVE"], ["neg", "pos"], "the model has 2 labels: POSITIVE, NEGATIVE"),
-    (["c0", "c1"], ["1", "2"], "has label '2' (1), but the model has 2 labels: c0, c1"),
-    (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'; rename them"),
+    (
+        ["good", "bad"],
+        ["neg", "pos"],
+        "has the label 'neg' (0), but the model predicts the 2 classes",
+    ),
+    (
+        ["POSITIVE", "NEGATIVE"],
+        ["neg", "pos"],
+        "the model predicts the 2 classes POSITIVE, NEGATIVE",
+    ),
+    (
+        ["c0", "c1"],
+        ["1", "2"],
+        "has the label '2' (1), but the model predicts the 2 classes c0, c1",
+    ),
+    (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'. Rename them"),
     (["Straße", "STRASSE"], ["Straße", "STRASSE"], "have the same name: 'Straße', 'STRASSE'"),
     (["no", " no"], ["no", "no"], "have the same name: 'no', ' no'"),
 ]

@@ -73,8 +73,8 @@ def test_a_guide_stands_at_the_tokens_of_its_text(outputs, tokenizer, examples):
     lacking = {k: weights for k, weights in make_guide(outputs).items() if k != 17}
     shorter = make_guide(outputs) | {31: torch.tensor([0.5, 0.5])}
     for guide, message in (
-        (lacking, "no attention weights for text 17"),
-        (shorter, "expected 5 weights for text 31, one per token, but the guide has 2"),
+        (lacking, "does not contain text 17"),
+        (shorter, "expected 5 guide weights for text 31, one per token, got 2"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             build_guide_rows(guide, examples, ids, special)
@@ -101,13 +101,13 @@ def test_a_guided_model_reads_out_the_weights_it_is_given(make_model, tokenizer,
 
 def test_a_guided_model_without_a_guide_says_so(make_model, tokenizer, examples):
     guided = make_model("mlp", "guided")
-    with pytest.raises(ValueError, match="pass guide="):
+    with pytest.raises(ValueError, match="Pass them as guide="):
         predict(guided, tokenizer, examples)
     inputs = tokenizer("the film", return_tensors="pt")
-    with pytest.raises(ValueError, match="leave guide out"):
+    with pytest.raises(ValueError, match="Remove guide"):
         make_model("mlp", "additive")(**inputs, guide=torch.ones(1, 4))
     assert not list(guided.attention_classifier.attention.parameters())
-    refused("trained with another model's attention", wrap, guided)
+    refused("uses another model's attention", wrap, guided)
 
 
 def test_a_hierarchical_model_can_guide(examples, tokenizer):

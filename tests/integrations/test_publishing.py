@@ -126,7 +126,7 @@ def test_the_card_says_what_the_audit_says(cli, model, folder, tmp_path):
     # Once more with nothing: what was found is not dropped without a word.
     done = cli("card", model)
     assert done.code == 1 and done.err.count("\n") == 1
-    assert "contains audit results, but no audits were specified" in done.err
+    assert "contains audit results, but no audits were given" in done.err
     assert (model / "README.md").read_text() == text
 
 
@@ -138,7 +138,7 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
     assert not (other / "README.md").exists()
     refused("twice", write_card, checkpoint, [folder] * 2)
     refused("expected the folder of a checkpoint", write_card, "acme/bilstm")
-    refused("but there is no summary.json", write_card, checkpoint, [checkpoint])
+    refused("but the file summary.json is missing", write_card, checkpoint, [checkpoint])
 
 
 def test_paths_become_names_in_what_is_published():

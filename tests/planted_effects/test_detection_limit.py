@@ -87,10 +87,10 @@ def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path, monkeyp
     assert "with another model fingerprint" in said_of_limits(folder, "classifier")
     other = {"hidden_dropout_prob": 0.3}
     of_config = said_of_limits(folder, change=lambda model, _: model.config.update(other))
-    assert "with another configuration fingerprint;" in of_config
+    assert "with another configuration fingerprint." in of_config
     assert "run attnprobe detection-limit again" in said_of_limits(tmp_path)
     monkeypatch.setattr(planted_models.build_planted_tokenizer(), "model_max_length", 7)
-    assert "with another tokenizer fingerprint;" in said_of_limits(folder)
+    assert "with another tokenizer fingerprint." in said_of_limits(folder)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_limits_that_were_changed_are_refused(found, tmp_path, file, change):
         assert change(text) != text
         (folder / file).write_text(change(text))
     said = said_of_limits(folder)
-    assert file in said and "run attnprobe detection-limit again" in said
+    assert file in said and "attnprobe detection-limit again" in said
 
 
 def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
@@ -133,7 +133,7 @@ def test_a_measurement_uses_only_its_own_folder(found, tmp_path):
             )
         assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
-    refused(found[1], "belongs to another detection-limit: its options")
+    refused(found[1], "belongs to another detection-limit with different settings: options")
     (tmp_path / "rows.csv").write_text("mine")
     refused(tmp_path, "contains other files")
     new = tmp_path / "new"

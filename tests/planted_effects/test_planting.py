@@ -126,10 +126,10 @@ def test_a_planted_text_is_the_text_but_for_the_token():
 
 
 def test_a_head_whose_words_cancel_out_says_so(monkeypatch):
-    monkeypatch.setattr(spikes, "MIN_AGREEMENT", 1.0)
+    monkeypatch.setattr(spikes, "MIN_GRADIENT_AGREEMENT", 1.0)
     with pytest.raises(
         spikes.CannotPlantEffectError,
-        match="changes the predictions of all texts in the same direction",
+        match="cannot change the predictions of all texts in the same direction",
     ):
         fitted("llama")
 

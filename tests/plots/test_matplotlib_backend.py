@@ -152,12 +152,12 @@ def test_the_title_stands_above_the_legend(report):
 
 
 def test_errors_say_what_to_do(report, report_of_heads, tmp_path):
-    refused("audit more texts, or read the report from its folder", a_report(pd.DataFrame()).plot)
-    refused("no figure x; choose one of tau_leave_one_out, tau_gradient", report.plot, "x")
+    refused("Audit more texts, or read the report from its folder", a_report(pd.DataFrame()).plot)
+    refused("no figure 'x'. Choose one of tau_leave_one_out, tau_gradient", report.plot, "x")
     with pytest.raises(AttnProbeError, match=r"pass site=\(layer, head\)"):
         single = report_of_heads.to_pandas()
         a_report(single[single["head"] >= 0]).plot("tau_leave_one_out")
-    refused("no figure fraction_to_flip; choose one of", report_of_heads.plot, "fraction_to_flip")
+    refused("no figure 'fraction_to_flip'. Choose one of", report_of_heads.plot, "fraction_to_flip")
     refused("'gif'", figures.save_charts, report.charts(), tmp_path, ("gif",))
     refused(
         "this report has no figures to save",

@@ -27,13 +27,13 @@ from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.registry import load_readings, resolve_faithfulness_tests
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.audit_document import build_provenance_section
-from hf_attnprobe.reports.head_tables import EDIT_NAMES, describe_important_heads
+from hf_attnprobe.reports.head_tables import EDIT_COLUMN_TITLES, describe_important_heads
 from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.reports.verdict import (
     DISPLAY_ADVICE,
     DISPLAY_CAUTIONS,
-    QUESTION,
+    MAIN_QUESTION,
     advise_on_display,
     format_conclusion,
 )
@@ -104,7 +104,9 @@ def test_every_number_over_all_texts_is_there(shown):
     checked = 0
     for s in report.statistics:
         own = not several or (s.layer, s.head) == (-1, -1)
-        is_in_sites = s.statistic in (EFFECT_STATISTIC, *EDIT_NAMES) and s.statistic != "median_tvd"
+        is_in_sites = (
+            s.statistic in (EFFECT_STATISTIC, *EDIT_COLUMN_TITLES) and s.statistic != "median_tvd"
+        )
         if s.n and s.group == "all" and (own or is_in_sites):
             assert f"{s.mean:z.{3 if own else 2}f}" in seen, s
             checked += 1
@@ -234,14 +236,14 @@ def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer
     said = {"accuracy": Answer.YES, "faithfulness": score, "effect": effect, "mass": Answer.PARTLY}
     found = tuple(Finding(k, a, "s. t.", 0.5, (0.4, 0.6), 100) for k, a in said.items())
     report = dataclasses.replace(read_audit(classifier), findings=found)
-    assert format_conclusion(found).startswith(f"{QUESTION} {answer.capitalize()}. ")
+    assert format_conclusion(found).startswith(f"{MAIN_QUESTION} {answer.capitalize()}. ")
     assert "faithfulness 0.50 [0.40, 0.60]" in format_conclusion(found)
     assert advise_on_display(found)[0].startswith(start)
     told = convert_report_to_json(report)
     assert told["verdict"]["answer"] == told["answer"] == answer
     assert (told["score"]["value"], told["score"]["ci95"]) == (0.5, [0.4, 0.6])
     assert told["score"]["parts"]["mass"]["value"] == 0.5
-    assert " ".join(str(report).split()).startswith(f"{QUESTION} {answer.capitalize()}. ")
+    assert " ".join(str(report).split()).startswith(f"{MAIN_QUESTION} {answer.capitalize()}. ")
     page = report.to_html()
     assert f'class="answer {answer.replace(" ", "-")}"' in page
 

@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.reports.comparison import compare_reports
-from hf_attnprobe.reports.paired_differences import UNDECIDED
+from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.page_reader import Reader
@@ -54,7 +54,7 @@ def test_the_same_audit_twice_differs_in_nothing(base):
     for question in same.questions:
         assert not question.differences[0].has_clear_sign
         assert not question.has_changed_answer(1)
-    n_told = str(same).count(UNDECIDED)
+    n_told = str(same).count(UNCLEAR_DIFFERENCE_TEXT)
     assert n_told >= len(same.questions)
 
 

@@ -228,7 +228,7 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     assert command[command.index("--layers") + 1] == "1"
     whole = str(report_of(*all_yes(faithfulness=crossing)))
     assert (
-        "This audit used all available texts; add more of them" in whole
+        "This audit used all available texts. Add more of them" in whole
         and "--test-limit" not in whole
     )
     memory = {"dataset": "an object in Python", "test_limit": 30}
@@ -245,13 +245,13 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
     assert (
         lines[4]
-        == "With --output-dir, running the same command again resumes the audit; 3.3% is done."
+        == "With --output-dir, running the same command again resumes the audit. 3.3% is done."
     )
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
     said = str(report_of(*all_yes(faithfulness=crossing), stopping=whole))
-    assert "This audit used all available texts; add more of them" in said and "Stopped" not in said
+    assert "This audit used all available texts. Add more of them" in said and "Stopped" not in said
 
 
 def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
@@ -260,7 +260,7 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     asked = {"test_limit": 20, "time": "40s"}
     said = str(report_of(*few, asked_for=asked, stopping=facts))
     assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
-    assert "This audit used all available texts; add more of them" in str(
+    assert "This audit used all available texts. Add more of them" in str(
         report_of(*few, stopping=facts)
     )
     near = all_yes(faithfulness=found("faithfulness", 0.41, (0.3, 0.51), 60))

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from hf_attnprobe.reports.comparison import compare_reports
-from hf_attnprobe.reports.paired_differences import UNDECIDED
+from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
 from hf_attnprobe.statistics.differences import ModelPair, compare_model_pairs
 from tests.helpers.sample_comparisons import IMPORTANCE, N, by_name, report_of, rows_of, values
 
@@ -127,7 +127,7 @@ def test_every_difference_stands_in_the_table_of_answers(compared):
     for question in compared.questions:
         (found,) = question.differences
         side = "higher" if found.value > 0 else "lower"
-        told = f"{side}: {found.value:+.2f} [" if found.has_clear_sign else UNDECIDED
+        told = f"{side}: {found.value:+.2f} [" if found.has_clear_sign else UNCLEAR_DIFFERENCE_TEXT
         assert told in cells[question.question].replace("\\", "")
     frame = compared.summary_frame().set_index("statistic")
     for name, statistic in by_name(compared).items():

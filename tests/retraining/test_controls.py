@@ -32,12 +32,12 @@ def test_guides_that_do_not_fit(base, reviews, tmp_path):
     lost = reviews["train"]["example_id"][3]
     changes = {"encoder": "mlp", "attention": "guided"}
     spoilt = guides | {"train": {k: w for k, w in guides["train"].items() if k != lost}}
-    with pytest.raises(AttnProbeError, match=f"no attention weights for text {lost}"):
+    with pytest.raises(AttnProbeError, match=f"does not contain text {lost}"):
         train_variant(base, reviews, tmp_path / "a", changes=changes, guides=spoilt)
     spoilt = guides | {"train": guides["train"] | {lost: torch.ones(99)}}
-    with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, but the guide has 99"):
+    with pytest.raises(AttnProbeError, match=f"text {lost}, one per token, got 99"):
         train_variant(base, reviews, tmp_path / "b", changes=changes, guides=spoilt)
-    with pytest.raises(AttnProbeError, match=r"guides .* are required for attention='guided'"):
+    with pytest.raises(AttnProbeError, match=r"attention='guided' needs attention weights"):
         train_variant(base, reviews, tmp_path / "c", changes=changes)
     of_train = {"train": guides["train"]}
     with pytest.raises(AttnProbeError, match="guides are also needed for the validation texts"):

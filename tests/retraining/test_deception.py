@@ -38,7 +38,7 @@ from hf_attnprobe.retraining.deception import (
 from hf_attnprobe.retraining.options import RetrainOptions
 from hf_attnprobe.retraining.report import read_retraining
 from hf_attnprobe.retraining.run import retrain
-from hf_attnprobe.retraining.verdict import DECEIVED, grade_retraining
+from hf_attnprobe.retraining.verdict import DECEIVED_MODEL, grade_retraining
 from hf_attnprobe.statistics.scores import compare_scores
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import RULES
@@ -200,7 +200,7 @@ def test_mass_goes_and_accuracy_stays(deceived, data):
     report, output_dir = deceived
     means, accuracy = means_of(report), accuracy_of(report)
     assert means["before_mass"].mean > 0.3 and means["after_mass"].mean < 0.05
-    assert accuracy["base"] > 0.9 and accuracy[DECEIVED] > 0.9
+    assert accuracy["base"] > 0.9 and accuracy[DECEIVED_MODEL] > 0.9
     assert report.n == means["word_share"].n == 60
     share = sum(1 / len(text.split()) for text in data["test"]["text"][:]) / 60
     assert means["word_share"].mean == pytest.approx(share)
@@ -217,7 +217,7 @@ def test_what_is_reported_is_what_the_models_do(deceived, classifier, data):
     """
     report, output_dir = deceived
     means = means_of(report)
-    models = (("before", "base", classifier), ("after", DECEIVED, output_dir / "deception"))
+    models = (("before", "base", classifier), ("after", DECEIVED_MODEL, output_dir / "deception"))
     for time, name, path in models:
         model = AutoModelForSequenceClassification.from_pretrained(path).double()
         tokenizer = AutoTokenizer.from_pretrained(path)
@@ -299,7 +299,7 @@ def verdict_of(before, after):
     values = {("deception", name): numbers for name, numbers in statistics.items()}
     rows = make_rows(values, ids=range(len(before[0])))
     scores = compare_scores(
-        before[0], {"base": before[1], DECEIVED: after[1]}, reference="base", seed=0
+        before[0], {"base": before[1], DECEIVED_MODEL: after[1]}, reference="base", seed=0
     )
     found = summarize(rows, [], get_retraining_readings())
     return grade_retraining(found, {"deception": scores})
@@ -402,7 +402,7 @@ def test_a_transformer_too(pooled, tuned, folder, tmp_path):
     report = run_deception(tmp_path / "m", tuned, folder, **options)
     means, accuracy = means_of(report), accuracy_of(report)
     before, after = (means[f"{time}_largest_mass"].mean for time in ("before", "after"))
-    assert accuracy["base"] > 0.9 and accuracy[DECEIVED] > 0.9
+    assert accuracy["base"] > 0.9 and accuracy[DECEIVED_MODEL] > 0.9
     assert before > 0.2 and after < before / 3
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "m" / "deception")
     assert model.config.model_type == "bert"
@@ -479,7 +479,7 @@ def test_the_model_is_not_overwritten(classifier, folder, copy_of):
     before = {f.name: f.read_bytes() for f in own.iterdir()}
     with pytest.raises(AttnProbeError, match="contains other files"):
         run_deception(Path(own.parent / "." / own.name), own, folder, epochs=1)
-    refused("is the model's own folder", fine_tune, own, [], output_dir=own)
+    refused("is the folder of the initial model", fine_tune, own, [], output_dir=own)
     assert {f.name: f.read_bytes() for f in own.iterdir()} == before
 
 

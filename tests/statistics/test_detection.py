@@ -39,7 +39,7 @@ def test_the_rule_says_yes_where_the_interval_of_a_draw_does():
 def test_a_dose_that_is_too_small_has_no_limit():
     values = 0.001 * normal()[:2]
     assert (
-        detection.find_detection_position(values, detection.draw_text_counts(4000, 50, 0), RULE)
+        detection.find_detectable_dose(values, detection.draw_text_counts(4000, 50, 0), RULE)
         == np.inf
     )
 
@@ -47,6 +47,6 @@ def test_a_dose_that_is_too_small_has_no_limit():
 def test_what_moves_the_output_at_dose_0_has_no_smallest_effect():
     values = 1 + 0.001 * normal()
     assert (
-        detection.find_detection_position(values, detection.draw_text_counts(4000, 50, 0), RULE)
+        detection.find_detectable_dose(values, detection.draw_text_counts(4000, 50, 0), RULE)
         == 0
     )

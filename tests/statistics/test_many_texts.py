@@ -17,7 +17,7 @@ def many(monkeypatch):
 
     def are(are_many):
         for module in (differences, estimates, scores):
-            monkeypatch.setattr(module, "MANY_TEXTS", N - 1 if are_many else N)
+            monkeypatch.setattr(module, "MAX_RESAMPLED_TEXTS", N - 1 if are_many else N)
 
     return are
 

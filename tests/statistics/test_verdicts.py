@@ -77,18 +77,18 @@ def test_at_chance_nothing_is_concluded():
 
 
 @pytest.mark.parametrize(
-    "given",
+    "text, message",
     [
-        "faithfulness",
-        "faithfulness=x",
-        "faithfulness=.7,.4",
-        "effect=.1,.2",
-        "luck=.1",
-        "effect=inf",
+        ("faithfulness", "is not valid. Expected one or two numbers in ascending order"),
+        ("faithfulness=x", "is not valid. Expected one or two numbers in ascending order"),
+        ("faithfulness=.7,.4", "is not valid. Expected one or two numbers in ascending order"),
+        ("effect=.1,.2", "is not valid. Expected a single number, for example effect=.1"),
+        ("effect=inf", "is not valid. Expected a single number, for example effect=.1"),
+        ("luck=.1", "does not begin with a question. Choose one of faithfulness"),
     ],
 )
-def test_thresholds_that_are_none_are_refused(given):
-    refused("is not valid; use one of", apply_thresholds, [given])
+def test_invalid_thresholds_are_refused(text, message):
+    refused(message, apply_thresholds, [text])
 
 
 def test_thresholds_of_faithfulness_are_those_of_its_parts():

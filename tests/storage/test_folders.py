@@ -43,8 +43,8 @@ def test_another_identity_is_refused_with_what_differs(tmp_path):
         pass
     other = IDENTITY | {"options": {"erasure": {"draw": "released"}}}
     message = (
-        r"another audit: its options \(erasure draw uniform\) must not differ from this run's "
-        r"\(erasure draw released\)"
+        r"another audit with different settings: options \(erasure draw uniform instead of "
+        r"erasure draw released\)"
     )
     with (
         pytest.raises(AttnProbeError, match=message),

@@ -58,7 +58,7 @@ def parts(out):
 
 def test_rows_that_depend_on_the_batch_are_refused_and_kept(tokenizer, rows, tmp_path):
     subject = make(tokenizer, CentredOverBatches), tokenizer
-    said = r"for text .* alone, the model predicts .*rows.*--batch-size 1"
+    said = r"the model predicts .* for text .* alone, but .*rows.*--batch-size 1"
     refused(said, subject, rows, output_dir=tmp_path)
     assert len(read_rows(tmp_path / "rows").example_id.unique()) == len(rows)
     one = AuditOptions(single_heads=False, batch_size=1)
@@ -71,7 +71,7 @@ def test_a_hook_between_two_audits_is_found_before_anything_is_written(tokenizer
     before = parts(tmp_path)
     model.classifier.register_forward_hook(lambda module, given, out: out * 3)
     same = {"output_dir": tmp_path, "tests": ["permutation", "uniform_attention"]}
-    refused("have changed since", (model, tokenizer), rows[:6], **same)
+    refused("or its hooks have changed", (model, tokenizer), rows[:6], **same)
     assert parts(tmp_path) == before
 
 
@@ -121,7 +121,12 @@ def test_a_changed_configuration_or_tokenizer_is_refused(name, folder, rows, tmp
     audit(folder, rows[:4], **FEW, output_dir=out)
     before = parts(out)
     change(folder)
-    refused(f"another audit: its {said} fingerprint", folder, rows[:4], output_dir=out)
+    refused(
+        f"another audit with different settings: {said} fingerprint",
+        folder,
+        rows[:4],
+        output_dir=out,
+    )
     assert parts(out) == before
 
 
@@ -130,7 +135,7 @@ def test_buffers_that_are_not_saved_belong_to_a_model(tokenizer, rows, tmp_path)
     audit((model, tokenizer), rows[:4], **FEW, output_dir=tmp_path)
     ids = model.bert.embeddings.position_ids
     ids.copy_(ids.flip(-1))
-    said = "its configuration fingerprint"
+    said = "different settings: configuration fingerprint"
     refused(said, (model, tokenizer), rows[:4], output_dir=tmp_path)
 
 
@@ -159,5 +164,9 @@ def test_rows_of_another_audit_are_refused(tokenizer, rows, folder, tmp_path):
     shutil.rmtree(mine / "rows")
     shutil.copytree(others / "rows", mine / "rows")
     refused(
-        "contains rows of another audit, .*; delete it", folder, rows[:4], **given, output_dir=mine
+        "does not belong to the audit in .* Delete this file",
+        folder,
+        rows[:4],
+        **given,
+        output_dir=mine,
     )

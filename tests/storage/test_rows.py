@@ -143,7 +143,7 @@ def test_rows_of_one_test_and_finished_ids(tmp_path):
 def test_another_format_is_refused_in_one_line(tmp_path):
     rows = pd.DataFrame({"test": ["a"], "statistic": ["x"], "example_id": [1], "value": [0.0]})
     rows.to_parquet(tmp_path / "part-old.parquet", index=False)
-    with refuses("has another file format .*; delete it") as error:
+    with refuses("cannot read the file format of .* Delete this file") as error:
         read_rows(tmp_path)
     assert "part-old" in str(error.value)
     (tmp_path / "part-cut.parquet").write_bytes(b"PAR1 and then nothing")
@@ -158,7 +158,7 @@ def test_rows_of_another_audit_are_refused(tmp_path):
         append_rows(tmp_path / name / "rows", table, name=name)
     assert len(read_rows(tmp_path / "a/rows")) == 1
     (tmp_path / "b/rows/part-b.parquet").rename(tmp_path / "a/rows/part-b.parquet")
-    refused("contains rows of another audit", read_rows, tmp_path / "a/rows")
+    refused("does not belong to the audit in", read_rows, tmp_path / "a/rows")
 
 
 @pytest.mark.parametrize(("is_repeated", "bytes_per_value"), [(False, 8), (True, 0.6)])

@@ -243,7 +243,7 @@ def test_quick_says_so(run, file):
     assert convert_to_plain(report)["quick"] is True
     (row,) = report.tables[0].rows
     assert row[1] == "mlp" and row[2].n == 10
-    refused("holds the quick study tiny, not the full study tiny", run, file)
+    refused("contains the results of the quick study tiny, not of the full", run, file)
 
 
 def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder, copy_of, tmp_path):
@@ -266,10 +266,15 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
     for into, given, options, message in (
         (folder, other_epochs, {}, "step own/reviews was run with epochs 2, not 3"),
         (folder, file, {"train_limit": 100}, "was run with train_limit None, not 100"),
-        (folder, write(tmp_path, "other.py"), {}, "holds the full study tiny, not the full study"),
+        (
+            folder,
+            write(tmp_path, "other.py"),
+            {},
+            "the results of the full study tiny, not of the full",
+        ),
         (copy, file, {"data": data}, "have changed since step own/reviews was run"),
         (thesis, file, {}, "contains other files"),
-        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist; check the path"),
+        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist"),
         (out, unlabelled, {}, "no column 'nothing'"),
     ):
         with pytest.raises(AttnProbeError, match=message):
@@ -333,7 +338,7 @@ def test_wiegreffe_and_pinter_beside_ours(run):
     guides = {row["guide"]: row["published F1"] for row in told}
     assert guides == {"uniform": 0.812, "trained": 0.817, "base": 0.824, "adversary": 0.592}
     elsewhere = tables["Can a model be trained to attend elsewhere"]
-    assert elsewhere.rows[-1] == ("published, λ 0.00105 (in our scale)", 0.514, 0.072, 0.823)
+    assert elsewhere.rows[-1] == ("published, λ 0.00105 (on our scale)", 0.514, 0.072, 0.823)
     assert any("a baseline and not a bound" in line for line in elsewhere.sentences)
     note, over_texts = report.notes
     assert over_texts == INTERVAL_NOTE
@@ -395,7 +400,7 @@ def test_jain_and_wallace_beside_ours(run, tmp_path):
         agreement = own.gradient_leave_one_out_tau
         expected[f"τ(g, loo) − τ(α, loo), {encoder}"] = agreement - own[loo]
         expected[f"τ(g, loo) − τ(α, g), {encoder}"] = agreement - own.attention_gradient_tau
-    expected["τ(α, loo) of the average − of the BiLSTM"] = other[loo] - wide[loo]
+    expected["τ(α, loo), average − BiLSTM"] = other[loo] - wide[loo]
     found = {row["difference of τ"]: row for row in cells(differences)}
     assert found.keys() == expected.keys()
     for name, texts in expected.items():
@@ -593,7 +598,7 @@ WRONG = [
     (lambda s: s.add("teach", "base", {}), "step base: unknown verb 'teach'; expected one of tr"),
     (lambda s: s.add("train", "a/b", {}, dataset="sst"), "may only contain letters, .* 'a/b'"),
     (lambda s: s.add("train", "..", {}, dataset="sst"), "may only contain letters, .* got '..'"),
-    (lambda s: s.add("train", "base", {}), "step base: the argument dataset is required"),
+    (lambda s: s.add("train", "base", {}), "step base: the argument dataset is missing"),
     (lambda s: base(s, epoch=3), "step base: unknown option 'epoch'; did you mean epochs?"),
     (lambda s: base(s, output_dir="x"), "unknown option 'output_dir'"),
     (lambda s: base(s, epochs="3"), "step base: expected a whole number for epochs, got '3'"),
@@ -608,14 +613,14 @@ WRONG = [
         lambda s: base(s, model="org/bert", encoder="mlp"),
         "base: encoder applies only to attention class",
     ),
-    (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: the argument model is required"),
+    (lambda s: s.add("audit", "a", {}, dataset="sst"), "step a: the argument model is missing"),
     (lambda s: audited(s, model="./no/model"), "step audit: expected a model at ./no/model"),
     (lambda s: audited(s, token="x"), "step audit: unknown option 'token'"),
     (lambda s: audited(s, tests=["permutatoin"]), "step audit: .* did you mean permutation?"),
     (lambda s: audited(s, tests={"erasure": {"n_rando": 3}}), "did you mean n_random?"),
     (
         lambda s: audited(s, tests=3),
-        "expected test names, or a mapping from test names to options, got 3",
+        "expected test names or a dictionary from test names to options, got 3",
     ),
     (
         lambda s: s.add("retrain", "a", {}, model=base(s), dataset="sst", tests=["permutation"]),
@@ -624,16 +629,16 @@ WRONG = [
     (twice, "step base: the step was already added for the empty cell with other arg"),
     (lambda s: s.add_table("t"), "table 't': the table has no columns"),
     (lambda s: s.add_table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
-    (nowhere, "table 't': .* but two uses a list that one does not; split the table"),
+    (nowhere, "table 't': .* the grid of two has a list that the grid of one does not have. Split"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
     (
         lambda s: table(s, statistic="accuracy", threshold=0.1),
-        "set both of them for a column, or neither",
+        "set together for a column, got only threshold",
     ),
     (
         lambda s: table(s, score="a/b/c"),
-        "only retrain and transfer steps have scores for this table, but audit is a step with the",
+        "step audit has no scores for this table, .* with the verb retrain or transfer",
     ),
     (lambda s: table(s, statistics="x"), "unknown field 'statistics'; did you mean statistic?"),
 ]
@@ -651,7 +656,7 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
         assert done.code == 1 and done.err.count("\n") == 1 and not (tmp_path / "out").exists()
         return done.err
 
-    ready = "must be a Python file or one of encoders, jain-wallace"
+    ready = "a Python file or the name of a study (encoders, jain-wallace"
     (tmp_path / "old.yaml").write_text("title: x")
     (tmp_path / "none.py").write_text("x = 1")
     assert ready in said(tmp_path / "nowhere.py") and ready in said(tmp_path / "old.yaml")
@@ -659,7 +664,7 @@ def test_bad_files_and_data_sets(tmp_path, cli, file):
     assert "data sets must have different names" in said(file, "--dataset", "sst", "sst=x")
     fixed = "def study(s):\n    s.add('train', 'base', {}, dataset='sst')\n"
     (tmp_path / "fixed.py").write_text(fixed)
-    assert "has no grid over dataset" in said(tmp_path / "fixed.py", "--dataset", "imdb")
+    assert "its grid has no list of data sets" in said(tmp_path / "fixed.py", "--dataset", "imdb")
 
 
 def test_the_documented_studies_are_sound(tmp_path):
@@ -721,4 +726,4 @@ def test_a_guide_must_have_the_same_words_under_the_same_numbers(
             transfer(own, guide=guide, output_dir=tmp_path / "out", options=options, **into)
     assert not (tmp_path / "out").exists()
     done = copy_of(folder, "done") / "transfer" / "reviews-bilstm"
-    refused("its other models", transfer, own, guide=own, output_dir=done, **into)
+    refused("different settings: other models", transfer, own, guide=own, output_dir=done, **into)

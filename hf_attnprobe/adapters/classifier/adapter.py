@@ -35,8 +35,8 @@ from hf_attnprobe.protocol import (
 )
 
 
-DELETION_TOKENS_PER_PASS = 4096
-"""Largest number of tokens, including padding, in a forward pass over shortened texts."""
+MAX_DELETION_TOKENS = 4096
+"""Maximum number of tokens in a forward pass that measures the effect of deletions."""
 
 
 class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):
@@ -94,7 +94,7 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         """Model properties that are needed to erase tokens."""
         return ErasureSettings(
             pad_id=self.model.config.pad_token_id or 0,
-            tokens_per_pass=DELETION_TOKENS_PER_PASS,
+            tokens_per_pass=MAX_DELETION_TOKENS,
             mask_id=self.mask_id,
         )
 

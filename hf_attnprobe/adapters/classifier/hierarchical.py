@@ -28,8 +28,8 @@ from hf_attnprobe.models.attention_classifier.sentences_attention_classifier imp
 from hf_attnprobe.protocol import Batch, Observation
 
 
-SENTENCES_PER_PASS = 1 << 15
-"""Largest number of sentences, including padding, in one pass of the sentence encoder."""
+MAX_SENTENCES_PER_PASS = 32_768
+"""Maximum number of sentences, including padding, in a forward pass of the sentence encoder."""
 
 
 class HierarchicalState(NamedTuple):
@@ -171,9 +171,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         """Read the vector of every sentence; see `ExchangeableUnits`."""
         contents = []
         vectors = observation.state.vectors.detach()
-        for text_vectors, is_sentence in zip(
-            vectors, observation.batch.content_mask, strict=True
-        ):
+        for text_vectors, is_sentence in zip(vectors, observation.batch.content_mask, strict=True):
             sentences = is_sentence.nonzero()[:, 0].tolist()
             contents.append({sentence: text_vectors[sentence] for sentence in sentences})
         return contents
@@ -218,7 +216,7 @@ class HierarchicalAdapter(ClassifierAdapter):
         order = remaining.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         mask = remaining.gather(-1, order)
         reader = self.base.sentences
-        rows_per_pass = max(1, SENTENCES_PER_PASS // remaining.shape[1])
+        rows_per_pass = max(1, MAX_SENTENCES_PER_PASS // remaining.shape[1])
         probs = []
         for rows in torch.arange(len(text), device=text.device).split(rows_per_pass):
             vectors = observation.state.vectors[text[rows, None], order[rows]]

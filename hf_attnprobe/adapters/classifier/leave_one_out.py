@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 
 DIRECTION_SUFFIXES = ("l0", "l0_reverse")
-"""Suffixes of parameter names in `nn.LSTM`, for the forward and the backward direction.
+"""Suffixes of the parameter names of `nn.LSTM`, for the forward and the backward direction.
 
-For example, the forward input weights are named `weight_ih_l0`.
+For example, `weight_ih_l0` is the name of the input weights of the forward direction.
 """
 
 
@@ -45,7 +45,7 @@ class LstmTrace:
     Attributes:
         position: Text position at each step, int `[batch, steps]`.
         step: Step at which each text position is read, int `[batch, steps]`.
-        alive: Whether each step reads a real token, bool `[steps, batch]`.
+        reads_token: Whether each step reads a real token, bool `[steps, batch]`.
         inputs: Contribution of word vectors and biases to the gates, `[steps, batch, 4 · size]`.
         gates: Gates after the sigmoid, with 1/2 subtracted from the candidate,
             `[steps, batch, 4 · size]`.
@@ -59,7 +59,7 @@ class LstmTrace:
 
     position: Tensor
     step: Tensor
-    alive: Tensor
+    reads_token: Tensor
     inputs: Tensor
     gates: Tensor
     cell: Tensor
@@ -154,13 +154,13 @@ def trace_lstm(
         # Each distinct word is multiplied by the weights only once.
         word_inputs = F.linear(vectors, weight * scale[:, None], bias)
         inputs = word_inputs[word_index.gather(1, position).t()]
-        alive = attention_mask.gather(1, position).t().bool()
-        gates, cell, hidden = _run_direction(inputs, alive, recurrent)
+        reads_token = attention_mask.gather(1, position).t().bool()
+        gates, cell, hidden = _run_direction(inputs, reads_token, recurrent)
         traces.append(
             LstmTrace(
                 position=position,
                 step=step,
-                alive=alive,
+                reads_token=reads_token,
                 inputs=inputs,
                 gates=gates,
                 cell=cell,
@@ -173,25 +173,30 @@ def trace_lstm(
 
 
 def _run_direction(
-    inputs: Tensor, alive: Tensor, recurrent: Tensor
+    inputs: Tensor, reads_token: Tensor, recurrent: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run one LSTM direction, and return its gates, cell states and hidden states.
 
     See `LstmTrace` for their shapes and scaling.
+
+    Args:
+        inputs: Gate inputs from the words, `[steps, batch, 4 · size]`.
+        reads_token: Whether each step reads a token and not padding, bool `[steps, batch]`.
+        recurrent: Recurrent weights, `[size, 4 · size]`.
     """
     n_steps, n_batch, width = inputs.shape
     gates = inputs.clone()
     cell, hidden = inputs.new_zeros(2, n_steps + 1, n_batch, width // 4)
-    for t, all_alive in enumerate(alive.all(1).tolist()):
+    for t, all_read_tokens in enumerate(reads_token.all(1).tolist()):
         new_cell, new_hidden = cell[t + 1], hidden[t + 1]
         new_cell.copy_(cell[t])
         step_gates = gates[t].addmm_(hidden[t], recurrent)
         advance_step(step_gates, new_cell, new_hidden)
-        if not all_alive:
-            # Texts whose padding is being read keep the initial state 0.
-            is_alive = alive[t, :, None]
-            new_cell *= is_alive
-            new_hidden *= is_alive
+        if not all_read_tokens:
+            # Padding comes before the text, so the state is still 0.
+            has_started = reads_token[t, :, None]
+            new_cell *= has_started
+            new_hidden *= has_started
     return gates, cell, hidden
 
 
@@ -264,7 +269,7 @@ def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
     gradient[:, :, 1] *= trace.cell[:-1]
     gradient[:, :, 2] *= 4 * into
     gradient[:, :, 3] *= squashed
-    gradient *= trace.alive[..., None, None]
+    gradient *= trace.reads_token[..., None, None]
 
     hidden = torch.zeros_like(hidden_gradient[0])
     cell = torch.zeros_like(hidden_gradient[0])
@@ -279,10 +284,10 @@ def _compute_gate_gradient(trace: LstmTrace, hidden_gradient: Tensor) -> Tensor:
     return gradient.flatten(2)
 
 
-COPIES_PER_STEP = 512
-"""Largest number of shortened texts for which one LSTM step is computed at once.
+MAX_COPIES_PER_STEP = 512
+"""Maximum number of text copies for which one LSTM step is computed at once.
 
-The gates of 512 texts fit into a CPU core's cache.
+Each copy of a text lacks one token. The gates of 512 copies fit into the cache of a CPU core.
 """
 
 
@@ -319,28 +324,35 @@ class Readout(NamedTuple):
     n_outputs: int
 
     def read(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention scores `[...]` and outputs `[..., outputs]` from states.
+        """Compute the results from encoder states.
 
         Args:
             states: Encoder states, `[..., hidden]`.
+
+        Returns:
+            Attention scores `[...]` and classifier outputs `[..., outputs]`.
         """
         return self.finish(F.linear(states, self.weight, self.bias))
 
     def finish(self, projected: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention scores `[...]` and outputs `[..., outputs]` from projected states.
+        """Compute the results from encoder states that have been multiplied by the joint weights.
 
         Args:
-            projected: Result of the joint linear map, `[..., projection + outputs]`.
+            projected: Projection for the attention score, followed by the classifier outputs,
+                `[..., projection + outputs]`.
+
+        Returns:
+            Attention scores `[...]` and classifier outputs `[..., outputs]`.
         """
-        n_inner = projected.shape[-1] - self.n_outputs
-        inner = projected[..., :n_inner]
-        outputs = projected[..., n_inner:]
+        n_projection = projected.shape[-1] - self.n_outputs
+        projection = projected[..., :n_projection]
+        outputs = projected[..., n_projection:]
         if self.query is None:
-            return inner.squeeze(-1), outputs
-        return inner.sigmoid() @ self.query, outputs
+            return projection.squeeze(-1), outputs
+        return projection.sigmoid() @ self.query, outputs
 
 
-def create_readout(attention_type: str, attention: nn.Module, decode: Tensor) -> Readout:
+def create_readout(attention_type: str, attention: nn.Module, head_weight: Tensor) -> Readout:
     """Combine a classifier's attention and classification head into one linear map of its states.
 
     The classification head's bias is not included; it is added once to the final logits.
@@ -348,12 +360,12 @@ def create_readout(attention_type: str, attention: nn.Module, decode: Tensor) ->
     Args:
         attention_type: "additive", "dot_product" or "uniform".
         attention: The attention module, of this type.
-        decode: Weight matrix of the classification head, `[outputs, hidden]`.
+        head_weight: Weight matrix of the classification head, `[outputs, hidden]`.
 
     Returns:
         The joint read-out.
     """
-    weight = torch.zeros_like(decode[:1])
+    weight = torch.zeros_like(head_weight[:1])
     bias = torch.zeros_like(weight[:, 0])
     query = None
     if attention_type == "additive":
@@ -362,9 +374,9 @@ def create_readout(attention_type: str, attention: nn.Module, decode: Tensor) ->
         bias = 2 * attention.get_parameter("projection.bias")
         query = 2 * attention.get_parameter("query.weight")[0]
     elif attention_type == "dot_product":
-        weight = attention.get_parameter("query.weight") / decode.shape[1] ** 0.5
-    n_outputs = len(decode)
-    weight = torch.cat([weight, decode])
+        weight = attention.get_parameter("query.weight") / head_weight.shape[1] ** 0.5
+    n_outputs = len(head_weight)
+    weight = torch.cat([weight, head_weight])
     bias = F.pad(bias, (0, n_outputs))
     return Readout(weight, bias, query, n_outputs)
 
@@ -545,13 +557,13 @@ def _resume_direction(
     n_steps = len(constant)
     scores = constant.new_zeros(len(text), n_steps)
     outputs = constant.new_zeros(len(text), n_steps, readout.n_outputs)
-    gates = constant.new_empty(COPIES_PER_STEP, trace.recurrent.shape[1])
-    projected = constant.new_empty(COPIES_PER_STEP, weight.shape[1])
+    gates = constant.new_empty(MAX_COPIES_PER_STEP, trace.recurrent.shape[1])
+    projected = constant.new_empty(MAX_COPIES_PER_STEP, weight.shape[1])
     last_step = int(step[-1]) if len(step) else 0
     for t in range(1, last_step + 1):
         n_running = n_copies[t - 1]
-        for start in range(0, n_running, COPIES_PER_STEP):
-            end = min(start + COPIES_PER_STEP, n_running)
+        for start in range(0, n_running, MAX_COPIES_PER_STEP):
+            end = min(start + MAX_COPIES_PER_STEP, n_running)
             n_rows = end - start
             rows = slice(start, end)
             texts = text[rows]
@@ -568,7 +580,9 @@ def _resume_direction(
 
 
 def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Tensor) -> Tensor:
-    """Arrange the values of all copies by text, deleted token and position.
+    """Arrange the values of all text copies by text, deleted token and position.
+
+    Each copy of a text lacks one token.
 
     Args:
         rows: Values of each copy at each step, `[copies, steps, ...]`.
@@ -579,8 +593,8 @@ def _arrange_by_deletion(rows: Tensor, text: Tensor, position: Tensor, step: Ten
     Returns:
         Values `[batch, deleted, keys, ...]`.
     """
-    # `[batch, deleted, keys, ...]`; `gather_positions` converts steps to text positions.
     arranged = rows.new_zeros(*step.shape, *rows.shape[1:])
+    # Convert steps to text positions.
     arranged[text, position] = gather_positions(rows, step[text])
     return arranged
 
@@ -600,4 +614,4 @@ DELETION_METHODS: dict[str, DeletionMethod] = {
     "mlp": _delete_without_context,
     "none": _delete_without_context,
 }
-"""Functions that compute the effect of deleting each token, by the classifier's encoder type."""
+"""Maps each encoder type to the function that computes the effects of deleting single tokens."""

@@ -64,20 +64,20 @@ from hf_attnprobe.protocol import (
 
 
 PASSAGE_OPERATORS = ("deletion", "gap")
-"""Operators that erase units of a passage from a prompt.
+"""Erasure operators, which remove units of a passage from a prompt.
 
-- "deletion": the units' tokens are removed, and later tokens move to earlier positions.
-- "gap": the units' tokens are removed, and later tokens keep their positions.
+- "deletion": later tokens move to earlier positions.
+- "gap": later tokens keep their positions.
 """
 TYPICAL_LARGE_LOGIT = 32
-"""Size of a large logit in language models, used to estimate the rounding error of logits.
+"""A large logit of a typical language model, used to estimate rounding errors of logits.
 
-The estimated rounding error is 32 times the machine epsilon of the model's data type.
+The rounding error is estimated as 32 times the machine epsilon of the model's data type.
 """
 PROMPTS_PER_BATCH = 8
-"""Number of prompts whose forward passes run as one batch on a GPU.
+"""Number of prompts in a batch on a GPU.
 
-On a CPU, prompts run one after the other, because batches save no time there.
+On a CPU, batches save no time, so prompts run one after the other.
 """
 
 
@@ -133,9 +133,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
-                    "expected a causal language model, but tokens of "
-                    f"{type(self.model).__name__} can attend to later tokens; an encoder needs "
-                    "is_decoder=True in its configuration"
+                    "expected a causal language model, but in "
+                    f"{type(self.model).__name__}, tokens attend to later tokens. If it is an "
+                    "encoder, set is_decoder=True in its configuration."
                 )
             return weights
 
@@ -228,15 +228,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
         if missing:
             raise AttnProbeError(
-                f"expected prompts with answers, but the inputs lack {', '.join(sorted(missing))}; "
-                f"{type(self.model).__name__} is a language model, so its data must be Answers"
+                f"the inputs lack {', '.join(sorted(missing))}. {type(self.model).__name__} is a "
+                "language model, so pass prompts with answers (Answers)."
             )
         inputs = {name: value.to(self.model.device) for name, value in inputs.items()}
         inputs.setdefault("other_ids", torch.full_like(inputs["input_ids"], -1))
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
         batch_inputs = {name: inputs[name] for name in names}
-        batch_inputs["kept"] = self.prefill(batch_inputs).candidates
+        batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
         prompt = Prompt(batch_inputs, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
@@ -250,7 +250,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         ids = inputs["input_ids"]
         if len(ids) != 1:
             raise AttnProbeError(
-                f"expected one prompt in a batch, got {len(ids)} prompts; prepare them one by one"
+                f"expected a batch with one prompt, got {len(ids)} prompts; prepare each prompt "
+                "separately"
             )
         largest_id = int(ids.max())
         if self.n_embeddings is not None and largest_id >= self.n_embeddings:
@@ -263,8 +264,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
             raise AttnProbeError(
-                "expected a prompt that ends with an answer, but the input labelled does not mark "
-                "its last tokens as the answer"
+                "expected a prompt that ends with its answer. Set the input 'labelled' to 1 for the "
+                "answer's tokens, and to 0 for all tokens before them."
             )
 
         is_in_unit = inputs["unit_ids"][0] >= 0
@@ -272,7 +273,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         is_in_answer = is_in_unit[-n_answer:]
         if not is_in_passage.any() or is_in_answer.any():
             raise AttnProbeError(
-                "expected a passage with units before the answer, got a prompt without a passage"
+                "expected a passage before the answer, but the input 'unit_ids' does not mark one; "
+                "set it to -1 for all tokens outside the passage"
             )
 
     def observe(self, batch: Batch) -> Observation:
@@ -294,8 +296,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                 return observation
         error = float((scores - prefill.scores).abs().max())
         raise AttnProbeError(
-            f"self-check failed: reading the attention changed the logits by {error:.1e}; "
-            "this model cannot be audited, please report it"
+            f"self-check failed: recording the attention changed the logits by {error:.1e}. "
+            "This model cannot be audited. Please report this problem."
         )
 
     @torch.no_grad()
@@ -312,14 +314,14 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note_layer(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+        def record_layer(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             attention.append(columns.sum_by_column(rows))
             n_visible = columns.sum_by_column(find_visible_keys(scores[:, 0]).float())
             visible.append((n_visible > 0) & batch.content_mask[:, None])
             return rows
 
         with record_outputs(self.layout.blocks) as outputs:
-            scores = self.compute_row_scores(state, note_layer)
+            scores = self.compute_row_scores(state, record_layer)
         state = state._replace(outputs=tuple(outputs), visible=tuple(visible))
         probs = self.head.compute_probs(scores, batch.inputs)
         return Observation(self, batch, probs, tuple(attention), state), scores
@@ -355,7 +357,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             visible: Whether each row can attend to each key, bool `[tokens, tokens]`; None keeps
                 the model's mask.
         """
-        candidates = batch.inputs["kept"]
+        candidates = batch.inputs["candidate_ids"]
         n_read = candidates.shape[1] + n_trailing_rows
         arguments: dict[str, Any] = {"input_ids": ids, "use_cache": False}
         if "logits_to_keep" in self.forward_parameters:
@@ -431,9 +433,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
         See `AttentionModel.replay`.
         """
-        lowest = min(attention)
-        if lowest in self._unchecked_layers:
-            self._check_layers(observation, [lowest])
+        lowest_layer = min(attention)
+        if lowest_layer in self._unchecked_layers:
+            self._check_layers(observation, [lowest_layer])
         return self._compute_probs(observation, self._replay_scores(observation, attention))
 
     def _compute_probs(self, observation: Observation, scores: Tensor) -> Tensor:
@@ -489,9 +491,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             apply_edit: Function that takes rows of weights, rows of scores, the assignment of keys
                 to columns, and a layer's edit data, and returns edited rows.
         """
-        lowest = min(edits)
+        lowest_layer = min(edits)
         state = observation.state
-        ids = state.prompt.ids.expand(len(edits[lowest]), -1)
+        ids = state.prompt.ids.expand(len(edits[lowest_layer]), -1)
 
         def create_pass(copies: slice) -> PromptPass:
             chunk = {layer: data[copies, 0] for layer, data in edits.items()}
@@ -501,7 +503,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
                     return rows
                 return apply_edit(rows, scores, columns, chunk[layer])
 
-            return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest)
+            return PromptPass(state, ids[copies], state.first_run_row, edit, layer=lowest_layer)
 
         return self._run_in_chunks(create_pass, ids)
 
@@ -565,16 +567,16 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self.reference = ReferenceOutputs.concatenate(references)
 
     def _create_reference(self, batch: Batch) -> ReferenceOutputs:
-        """Record the head outputs for the editable rows of one prompt."""
+        """Record the head outputs of one prompt, for the rows (tokens) that tests may edit."""
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
         outputs: list[Tensor] = []
 
-        def note_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        def record_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
             outputs.append(unpack_heads(output, self.n_heads[layer])[:, :, -n_rows:])
             return output
 
-        self.compute_row_scores(observation.state, output_hook=OutputHook(note_output))
+        self.compute_row_scores(observation.state, output_hook=OutputHook(record_output))
         return ReferenceOutputs(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
@@ -590,7 +592,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         results: list[S] = []
         last_weights: list[Tensor] = []
 
-        def note_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
+        def record_weights(layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns) -> Tensor:
             # Keep only the current layer's weights, until its values are known.
             last_weights[:] = [rows[0, ..., :n_tokens]]
             return rows
@@ -601,7 +603,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             results.append(read_layer(layer, last_weights[0], head_values))
             return output
 
-        self.compute_row_scores(observation.state, note_weights, OutputHook(read_values))
+        self.compute_row_scores(observation.state, record_weights, OutputHook(read_values))
         return results
 
     # Erasing units
@@ -799,9 +801,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
         if not error <= self._native_tolerance:
             raise AttnProbeError(
-                f"self-check failed: probabilities for text {batch.example_ids[0]} change by "
-                f"{error:.1e} if the model also reads the answer's last token, which must not "
-                "affect earlier tokens; this model cannot be audited on this text"
+                "self-check failed: the answer's last token changed the probabilities of earlier "
+                f"tokens by {error:.1e}. This model cannot be audited on text "
+                f"{batch.example_ids[0]}, so leave the text out."
             )
 
     def _check_layers(self, observation: Observation, layers: Sequence[int]) -> None:

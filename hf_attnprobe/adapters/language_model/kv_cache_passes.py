@@ -37,7 +37,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    EXAMPLE_LENGTH,
+    EXAMPLE_TEXT_LENGTH,
     create_example_inputs,
 )
 from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
@@ -46,23 +46,23 @@ from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_score
 from hf_attnprobe.core.errors import AttnProbeError
 
 
-DELETION_TOKENS_ON_CPU = 512
-"""Largest number of tokens in a forward pass over shortened prompts on a CPU.
+MAX_DELETION_TOKENS_ON_CPU = 512
+"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
 
-Larger passes do not take less time per token.
+Larger passes would not take less time per token.
 """
-FREE_TOKENS_ON_GPU = 1024
-"""Token count up to which a forward pass on a GPU takes about the same time for any length.
+CONSTANT_TIME_TOKENS = 1024
+"""Number of tokens up to which all forward passes on a GPU take about the same time.
 
-Most time in such a pass is spent starting kernels. With 7 billion weights, 200 tokens took 0.02 to
-0.04 s and 2,000 tokens took 0.06 s (H200).
+Starting kernels takes most of this time. With 7 billion weights on an H200, 200 tokens took 0.02 to
+0.04 s, and 2,000 tokens took 0.06 s.
 """
-MAX_REPEATED_SHARE = 1 / 4
-"""Largest relative difference in length between forward passes that run as one batch.
+MAX_LENGTH_DIFFERENCE = 1 / 4
+"""Maximum relative difference in length between forward passes that run as one batch.
 
-For example, a pass over 75 rows may run together with a pass over 100 rows. Shorter passes are
-padded to the longest, so a larger difference would waste time. Batches of at most
-`FREE_TOKENS_ON_GPU` tokens may contain passes of any length.
+For example, passes over 75 and 100 rows may run together. Shorter passes are padded to the longest,
+so a larger difference would waste time. It does not matter for batches of at most
+`CONSTANT_TIME_TOKENS` tokens on a GPU.
 """
 
 KeysValues = Sequence[tuple[Tensor, Tensor] | None]
@@ -329,7 +329,7 @@ class PromptRunner(HookedTransformer):
         if not (self.supports_prefix_cache and self.keeps_positions):
             return False
         n_words = self.model.config.get_text_config().vocab_size
-        numbers = torch.arange(1, EXAMPLE_LENGTH + 1, device=self.model.device)
+        numbers = torch.arange(1, EXAMPLE_TEXT_LENGTH + 1, device=self.model.device)
         ids = numbers[None] % n_words
         long_pass, long_scores = self._create_trial_pass(ids)
         short_pass, short_scores = self._create_trial_pass(ids[:, :-2])
@@ -393,7 +393,7 @@ class PromptRunner(HookedTransformer):
         """Run a full pass over a prompt without hooks, and cache the result for the last prompt.
 
         Args:
-            inputs: Inputs for a prompt. If they include `kept`, these candidate words are used.
+            inputs: Inputs for a prompt. If they include `candidate_ids`, these candidate words are used.
                 Otherwise the most likely words are selected as candidates.
 
         Returns:
@@ -402,7 +402,7 @@ class PromptRunner(HookedTransformer):
         Raises:
             AttnProbeError: If the logits are not finite.
         """
-        candidates = inputs.get("kept")
+        candidates = inputs.get("candidate_ids")
         if self._last_prefill is not None and self._last_prefill.candidates is candidates:
             return self._last_prefill
         ids = inputs["input_ids"][:, :-1]
@@ -455,7 +455,7 @@ class PromptRunner(HookedTransformer):
             n_read += int(extra_inputs["n_padded"].max())
             n_read = min(n_read, ids.shape[1])
         arguments = self._build_pass_arguments(cache, n_read) | extra_inputs
-        inputs = {"input_ids": ids, "kept": candidates, **arguments}
+        inputs = {"input_ids": ids, "candidate_ids": candidates, **arguments}
         reset_dynamic_positions(self.model)
         n_keys = ids.shape[1]
         if cache is not None:
@@ -511,31 +511,36 @@ class PromptRunner(HookedTransformer):
 
     def _can_join(self, group: Sequence[PromptPass], candidate: PromptPass) -> bool:
         """Check whether a pass can run in one batch with a group of longer or equally long passes."""
-        first = group[0]
-        must_run_alone = any(
-            prompt_pass.output_hook is not None or self._count_skipped_blocks(prompt_pass)
-            for prompt_pass in (first, candidate)
-        )
-        is_other_prompt = candidate.state is not first.state
+        longest = group[0]
+        if self.has_length_dependent_positions:
+            return False
+        if self._must_run_alone(longest) or self._must_run_alone(candidate):
+            return False
         is_edit = candidate.edit is not None
-        if (
-            must_run_alone
-            or self.has_length_dependent_positions
-            or is_edit != (first.edit is not None)
-        ):
+        if is_edit != (longest.edit is not None):
             return False
-        if is_other_prompt and not self.can_join_prompts:
+        is_same_prompt = candidate.state is longest.state
+        if not is_same_prompt and not self.can_join_prompts:
             return False
+
         joint_passes = (*group, candidate)
         n_copies = sum(len(prompt_pass.ids) for prompt_pass in joint_passes)
         if is_edit:
             n_keys = max(prompt_pass.ids.shape[1] for prompt_pass in joint_passes)
             return n_copies * n_keys <= self.tokens_per_pass
-        max_tokens, n_free_tokens = self.tokens_per_pass, FREE_TOKENS_ON_GPU
-        if self.model.device.type == "cpu":
-            max_tokens, n_free_tokens = min(max_tokens, DELETION_TOKENS_ON_CPU), 0
-        has_similar_length = candidate.n_rows >= first.n_rows * (1 - MAX_REPEATED_SHARE)
-        return n_copies * first.n_rows <= (max_tokens if has_similar_length else n_free_tokens)
+        n_tokens = n_copies * longest.n_rows
+        is_on_cpu = self.model.device.type == "cpu"
+        has_similar_length = candidate.n_rows >= longest.n_rows * (1 - MAX_LENGTH_DIFFERENCE)
+        if not has_similar_length:
+            return not is_on_cpu and n_tokens <= CONSTANT_TIME_TOKENS
+        max_tokens = self.tokens_per_pass
+        if is_on_cpu:
+            max_tokens = min(max_tokens, MAX_DELETION_TOKENS_ON_CPU)
+        return n_tokens <= max_tokens
+
+    def _must_run_alone(self, prompt_pass: PromptPass) -> bool:
+        """Check whether a pass cannot share a batch: it has an output hook, or skips some blocks."""
+        return prompt_pass.output_hook is not None or self._count_skipped_blocks(prompt_pass) > 0
 
     def _count_skipped_blocks(self, prompt_pass: PromptPass) -> int:
         """Count the blocks that a pass does not run because their outputs are recorded."""

@@ -22,16 +22,18 @@ from hf_attnprobe.functional.predictions import Prediction
 
 
 ROW_CHOICES = ("behind", "answer", "all")
-"""Choices for the attention rows (query tokens of a prompt) that tests may edit.
+"""Possible sets of attention rows that tests edit, as values of the option ``rows``.
+
+Each token of a prompt has one row, which contains its attention to all tokens.
 
 - "behind": all rows after the passage.
 - "answer": only the rows that predict the answer.
 - "all": the rows after the passage and the rows within it.
 """
 N_EXTRA_COLUMNS = 2
-"""Number of attention columns that follow the columns of a passage's units.
+"""Number of extra attention columns, which follow the columns for the units of a passage.
 
-The first additional column is for all tokens outside the units, such as the question. The second is
+The first extra column is for all tokens outside the units, such as the question. The second one is
 for the attention sink, which is usually the first token.
 """
 
@@ -295,15 +297,16 @@ class AnswerHead(TaskHead):
 
         Args:
             result: The model's output.
-            inputs: Inputs with `kept`, the candidate words for each answer token, int
-                `[batch, answer tokens, words]`; without it, all logits are returned. Optionally
-                with `n_padded`, the number of padding rows after the answer, int `[batch]`.
+            inputs: The model's inputs. `candidate_ids` contains the candidate words for each answer
+                token, int `[batch, answer tokens, words]`. `n_padded` contains the number of
+                padding rows after the answer, int `[batch]`; without it, there is no padding.
 
         Returns:
-            Scores `[batch, answer tokens · outcomes]`.
+            Scores `[batch, answer tokens · outcomes]`. Without `candidate_ids`, these are all
+            logits.
         """
         all_logits = result.logits
-        candidates = inputs.get("kept")
+        candidates = inputs.get("candidate_ids")
         if candidates is None:
             return all_logits.flatten(1)
         n_read = candidates.shape[1]
@@ -321,13 +324,13 @@ class AnswerHead(TaskHead):
 
     def compute_probs(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Compute prediction vectors in float64, so that small probabilities do not become 0."""
-        n_answer = inputs["kept"].shape[1]
+        n_answer = inputs["candidate_ids"].shape[1]
         probs = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
         return probs.flatten(-2) / n_answer
 
 
 def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) -> Tensor:
-    """Select the candidate words for each answer token, which are separate outcomes.
+    """Select the candidate words for each token of an answer.
 
     Args:
         logits: Logits `[tokens, words]`.

@@ -46,12 +46,13 @@ class JobCancelled(BaseException):
 def run_batched(
     requests: Sequence[Request], run: BatchFunction[Request, Result]
 ) -> Sequence[Result]:
-    """Run requests in one batch with the requests from other jobs.
+    """Run requests, such as forward passes, in one batch with the requests of other jobs.
 
-    Without `run_jobs_together`, there are no other jobs, and the requests run at once.
+    A job runs all tests on one prompt. If it was not started by `run_jobs_together`, there are no
+    other jobs, and its requests run at once.
 
     Args:
-        requests: This job's requests, such as forward passes.
+        requests: This job's requests.
         run: Function that runs requests if there are no other jobs.
 
     Returns:

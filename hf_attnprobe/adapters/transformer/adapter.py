@@ -84,10 +84,10 @@ RESERVED_POSITIONS = 2
 # --- From tokenizer output to a batch ------------------------------------------------------------
 
 LEVELS = ("token", "word")
-"""Choices for the unit that is explained and erased.
+"""Possible units of a text, as values of the option ``level``.
 
 - "token": every token is a unit.
-- "word": all tokens (pieces) of a word are one unit.
+- "word": all tokens (pieces) of a word form one unit.
 """
 
 
@@ -133,8 +133,8 @@ def build_masks(
     mask = inputs["attention_mask"].bool()
     if needs_left_padding(model.config) and not mask[:, -1].all():
         raise AttnProbeError(
-            "expected padding on the left, got padding on the right; "
-            f"{type(model).__name__} classifies at the last position"
+            "expected padding on the left, got padding on the right. Set tokenizer.padding_side to "
+            f"'left', because {type(model).__name__} classifies a text at its last position."
         )
     return mask, inputs["special_tokens_mask"].bool()
 
@@ -159,8 +159,8 @@ def find_unit_representatives(
     """
     if level == "word" and "word_ids" not in inputs:
         raise AttnProbeError(
-            "level='word' needs word_ids in the batch, but there are none; use a fast tokenizer or "
-            "level='token'"
+            "level='word' needs word_ids in the batch, but there are none; use a fast tokenizer, or "
+            "set level='token'"
         )
     if level == "token" or "word_ids" not in inputs:
         return torch.arange(mask.shape[1], device=mask.device).expand(mask.shape)
@@ -169,31 +169,30 @@ def find_unit_representatives(
 
 # --- The adapter ---------------------------------------------------------------------------------
 
-DELETION_TOKENS_ON_CPU = 1024
-"""Largest number of tokens in a forward pass over shortened texts on a CPU.
+MAX_DELETION_TOKENS_ON_CPU = 1024
+"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
 
-It was the fastest limit in a comparison of 512 to 4,096 tokens; larger passes exceed a core's
-cache.
+This limit was the fastest of those from 512 to 4,096 tokens. Larger passes exceed a core's cache.
 """
 
-ERROR_HINTS = {
-    "padding token": "set model.config.pad_token_id to the token used in training",
-    "<eos> token": "leave out texts that contain the model's end token as a word",
+HINTS_BY_ERROR = {
+    "padding token": "Set model.config.pad_token_id to the token used in training.",
+    "<eos> token": "Leave out texts that contain the model's end token as a word.",
 }
-"""Hints for users, by the fragment of a model's error message to which they are added.
+"""Maps a fragment of a model's error message to a hint that is added to the message.
 
 Models without a configured padding token, such as GPT-2, raise the first error. BART raises the
 second error if a text contains several end tokens.
 """
 
 
-HEAD_CAPABILITIES = {
+REASON_FIELDS = {
     HeadValues: "no_values",
     OutputProjections: "no_projections",
     HeadOutputs: "no_outputs",
     ExchangeableStates: "no_outputs",
 }
-"""Capabilities that some models lack, with the `HeadSupport` field that contains the reason."""
+"""Maps each capability to the field of `HeadSupport` with the reason why a model lacks it."""
 
 
 class TransformerState(NamedTuple):
@@ -291,8 +290,8 @@ class TransformerAdapter(
             return "the model reads images, from which no token can be removed"
         if capability is ExchangeableUnits and self.layout.n_keys is not None:
             return "the model reads images, in which no token can be exchanged"
-        if capability in HEAD_CAPABILITIES:
-            reason = getattr(self._head_support, HEAD_CAPABILITIES[capability])
+        if capability in REASON_FIELDS:
+            reason = getattr(self._head_support, REASON_FIELDS[capability])
             if reason is not None:
                 return reason
         if capability is BlockOutputs and not self.layout.blocks:
@@ -369,7 +368,7 @@ class TransformerAdapter(
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def record_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
             precise = torch.promote_types(weights.dtype, torch.float32)
             attention.append(unpack_heads(weights, n_heads).to(precise))
@@ -382,7 +381,7 @@ class TransformerAdapter(
             error_handling,
             record_calls(self.layout.blocks) as calls,
         ):
-            scores = self.compute_logits(batch.inputs, note_layer)
+            scores = self.compute_logits(batch.inputs, record_layer)
         probs = self.head.compute_probs(scores, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
@@ -400,7 +399,7 @@ class TransformerAdapter(
         }
         if tokenizer_output:
             # The user's model receives all choices, so no logits are taken from the batch.
-            inputs.pop("known", None)
+            inputs.pop("choice_logits", None)
         with shorten_model_errors(batch.inputs):
             result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))
         scores = self.head.compute_scores(result, inputs)
@@ -690,7 +689,7 @@ class TransformerAdapter(
         inputs = dict(observation.batch.inputs)
         if "reads" in inputs:
             # An edited text may lack tokens from which the prediction is read.
-            inputs["whole"] = observation.probs[:, None]
+            inputs["whole_probs"] = observation.probs[:, None]
         return inputs
 
     @property
@@ -698,7 +697,7 @@ class TransformerAdapter(
         """Model properties that are needed to edit texts."""
         n_tokens = self.tokens_per_pass
         if self.model.device.type == "cpu":
-            n_tokens = min(n_tokens, DELETION_TOKENS_ON_CPU)
+            n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
         return ErasureSettings(
             pad_id=self.model.config.get_text_config().pad_token_id or 0,
             tokens_per_pass=n_tokens,
@@ -731,9 +730,10 @@ def _make_finite(scores: Tensor) -> Tensor:
 
 
 def _find_only_readout_tokens(inputs: Mapping[str, Tensor], content: Tensor) -> Tensor:
-    """Find tokens that cannot be explained because the prediction is read from them alone.
+    """Find the tokens that are their text's only read-out token.
 
-    Erasing such a token would leave no prediction to compare with.
+    A read-out token is a token from which the prediction is read. If the only one were erased,
+    there would be no prediction to compare with.
 
     Args:
         inputs: Batch inputs.
@@ -762,7 +762,7 @@ def shorten_model_errors(inputs: Mapping[str, Tensor]) -> Iterator[None]:
     except (ValueError, IndexError, RuntimeError) as error:
         shape = list(next(iter(inputs.values())).shape)
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        hints = [f"; {hint}" for fragment, hint in ERROR_HINTS.items() if fragment in reason]
+        hints = [f". {hint}" for fragment, hint in HINTS_BY_ERROR.items() if fragment in reason]
         raise AttnProbeError(
             f"the model refused a batch of shape {shape}: {reason}{''.join(hints)}"
         ) from error

@@ -1,17 +1,18 @@
 """Read and replace attention weights and head outputs inside a running Transformer.
 
-One mechanism serves all architectures and both attention implementations ("eager" and "sdpa").
-Inside attention modules, it intercepts the softmax over keys and `scaled_dot_product_attention`:
+The main function is `hook_attention`. It works for all architectures and for both attention
+implementations ("eager" and "sdpa"), because it intercepts the softmax and
+`scaled_dot_product_attention` inside attention modules. Example:
 
     with hook_attention(modules, edit):
         model(**inputs)
 
-calls `edit(layer, weights, scores)` once per attention layer, and the model continues with the
-returned weights. Gradients flow through the edit.
+In this example, `edit(layer, weights, scores)` is called once per attention layer. The model
+continues with the weights that it returns. Gradients flow through the edit.
 
-The attention interface of Transformers was no alternative. It supports fewer architectures (not
-DeBERTa, MPNet, XLNet, Bloom, Falcon and others) and requires the model to be switched to it. Where
-both apply, the numbers are bit-identical.
+The attention interface of Transformers is not used, because it does not support DeBERTa, MPNet,
+XLNet, Bloom, Falcon and other architectures. For the architectures that it supports, the results
+are bit-identical.
 """
 
 import math
@@ -33,13 +34,14 @@ VARIABLE_LENGTH_KERNELS = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-"""Attention kernels that need no preparation when a text has a new length.
+"""Attention kernels of PyTorch that are fast for texts of varying length.
 
-cuDNN kernels are excluded. They need 50 to 120 ms for each new text length (H200, PyTorch 2.11),
-which is as long as a forward pass with 2,000 tokens through a model with 7 billion weights.
+cuDNN kernels are not in the list. Each new text length costs them 50 to 120 ms of preparation on an
+H200, which is as long as a whole forward pass of 2,000 tokens through a model with 7 billion
+weights.
 """
 HEAD_COUNT_ATTRIBUTES = ("num_heads", "num_attention_heads", "n_heads")
-"""Attributes in which attention modules of different models store their number of heads."""
+"""Names of the attribute for the number of heads in attention modules of different models."""
 
 
 class AttentionForm(NamedTuple):
@@ -194,7 +196,7 @@ def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[
     all_modules = dict(model.named_modules())
     modules: dict[str, nn.Module] = {}
 
-    def note_module(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def record_module(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
         running = [name for name in hook.stack if not isinstance(all_modules[name], nn.Softmax)]
         named = [name for name in running if _is_named_attention(all_modules[name])]
         name = (named or running)[-1]
@@ -204,7 +206,7 @@ def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[
             modules[name] = all_modules[name]
         return weights
 
-    with hook_attention(all_modules, note_module) as hook:
+    with hook_attention(all_modules, record_module) as hook:
         run()
     return modules
 
@@ -321,15 +323,16 @@ class AttentionHook(TorchFunctionMode):
         return self.output_hook.observe_operation(name, (*args, *named_tensors), result)
 
     def _edit_weights(self, weights: Tensor, scores: Tensor) -> Tensor:
-        """Edit the next layer's weights, and return them in the model's own shape."""
+        """Edit the attention weights of the next layer, and return them in the model's own shape."""
         layer = self.first_layer + len(self.names)
         self.names.append(self.stack[-1])
-        form = standardise_form(weights, scores, self._n_heads, self.n_keys)
-        edited = self.edit(layer, form.weights, form.scores).to(weights.dtype)
-        edited, restored = form.restore(edited)
+        standard_form = standardise_form(weights, scores, self._n_heads, self.n_keys)
+        edited = self.edit(layer, standard_form.weights, standard_form.scores).to(weights.dtype)
+        # The same weights in the standard shape and in the model's own shape.
+        edited, own_form = standard_form.restore(edited)
         if self.output_hook is not None:
-            self.output_hook.start_following(layer, edited, restored)
-        return restored
+            self.output_hook.start_following(layer, edited, own_form)
+        return own_form
 
     @property
     def _n_heads(self) -> int | None:
@@ -347,8 +350,8 @@ def _is_attention(
     """Check whether the result of a softmax is a tensor of attention weights.
 
     Attention weights have the shape `[batch, heads, queries, keys]`, or
-    `[batch · heads, queries, keys]` if the head count is known, and sum to 1 over the keys. Other
-    softmaxes, such as ConvBERT's kernels or routers, have another shape.
+    `[batch · heads, queries, keys]` if the head count is known, and sum to 1 over the keys. A softmax
+    for another purpose, such as the choice between experts, has another shape.
 
     Args:
         weights: The softmax result.
@@ -529,7 +532,7 @@ It receives the layer number, the head outputs `[batch, heads, queries, width]`,
 """
 
 MATRIX_PRODUCTS = ("matmul", "__matmul__", "bmm")
-"""Names of PyTorch functions that multiply two matrices or two batches of matrices."""
+"""Names of the PyTorch functions that multiply matrices."""
 REARRANGING_OPERATIONS = (
     "transpose",
     "permute",
@@ -544,8 +547,7 @@ REARRANGING_OPERATIONS = (
 )
 """Names of PyTorch functions that models may apply to head outputs before the output projection.
 
-They rearrange or drop the outputs, or change their data type. After any other operation, the head
-outputs are no longer a direct input of the projection.
+These functions change the order, the shape or the data type of the outputs, or drop some of them.
 """
 
 
@@ -568,7 +570,10 @@ class OutputHook:
         self._outputs: list[Tensor] = []
 
     def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
-        """Start to follow a layer's attention weights.
+        """Start to follow a layer's attention weights through the model's operations.
+
+        The operation that multiplies them by the values is recognised later because these tensors
+        are among its arguments.
 
         Args:
             layer: Number of the layer.
@@ -581,7 +586,7 @@ class OutputHook:
         self._outputs = []
 
     def observe_operation(self, name: str, args: tuple[Any, ...], result: Any) -> Any:
-        """Check whether a PyTorch function used the followed tensors, and edit its result if needed.
+        """Look for attention weights in the arguments of a PyTorch function, and edit its result.
 
         Args:
             name: Name of the function that has just run.
@@ -589,8 +594,8 @@ class OutputHook:
             result: The function's result.
 
         Returns:
-            The result that the model will use. It differs from `result` only if the function has
-            multiplied attention weights and values.
+            The result that the model will use. It is edited only if the function has multiplied
+            attention weights and values.
         """
         if not isinstance(result, Tensor):
             return result
@@ -628,17 +633,24 @@ class OutputHook:
         return self._follow_output(edited.reshape(result.shape))
 
     def _edit_einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
-        """Edit a product that einsum computes, such as XLNet's `bnij,jbnd->ibnd`."""
-        operands, out = equation.split("->")
+        """Edit the product of attention weights and values that an einsum has computed.
+
+        Args:
+            equation: The equation of the einsum, such as XLNet's `bnij,jbnd->ibnd`.
+            values: The values.
+            result: The product.
+        """
+        operands, result_axes = equation.split("->")
         weight_axes, value_axes = operands.split(",")
-        (width,) = set(out) - set(weight_axes)
-        batch_head, query, key = weight_axes[:2], weight_axes[2], weight_axes[3]
-        output_order = batch_head + query + width
-        value_order = batch_head + key + width
-        output = torch.einsum(f"{out}->{output_order}", result)
+        batch, head, query, key = list(weight_axes)
+        (width,) = set(result_axes) - set(weight_axes)
+        # Edits expect the axes in these orders.
+        output_order = batch + head + query + width
+        value_order = batch + head + key + width
+        output = torch.einsum(f"{result_axes}->{output_order}", result)
         values = torch.einsum(f"{value_axes}->{value_order}", values)
         edited = self._edit_output(output, values)
-        edited = torch.einsum(f"{output_order}->{out}", edited)
+        edited = torch.einsum(f"{output_order}->{result_axes}", edited)
         return self._follow_output(edited)
 
     def _edit_output(self, output: Tensor, values: Tensor) -> Tensor:
@@ -681,7 +693,7 @@ class SubstituteValues(NamedTuple):
         states: Tensor,
         attention: Tensor,
     ) -> Self:
-        """Create substitute values for some heads.
+        """Create substitute values, which some heads read instead of their own values.
 
         Args:
             heads: Indices of the heads that read substitute values.
@@ -753,10 +765,10 @@ class InterchangeHook(OutputHook):
         return output + change.reshape(output.shape)
 
 
-def _find_position(args: tuple[Any, ...], followed: list[Tensor]) -> int | None:
-    """Find the index of the first argument that is a followed tensor, or return None."""
+def _find_position(args: tuple[Any, ...], tensors: list[Tensor]) -> int | None:
+    """Return the index of the first argument that is one of the tensors, or None."""
     for position, arg in enumerate(args):
-        if any(arg is tensor for tensor in followed):
+        if any(arg is tensor for tensor in tensors):
             return position
     return None
 
@@ -775,6 +787,7 @@ def _find_projection_matrix(name: str, position: int, args: tuple[Any, ...]) -> 
         return args[-1]
     if name in MATRIX_PRODUCTS and position == 0:
         return args[-1]
+    # XLNet's output projection.
     if name == "einsum" and args[0] == "ibnd,hnd->ibh":
         return args[2].permute(1, 2, 0).flatten(0, 1)
     return None

@@ -1,7 +1,7 @@
 """Find a Transformer's attention modules, blocks, embeddings and read-out.
 
-They are found by running the model once on a few tokens, and not from the model's class.
-`find_layout` is the main function.
+The main function is `find_layout`. It runs the model once on a short example text, so it does not
+need to know the model's class.
 """
 
 import copy
@@ -31,22 +31,19 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 READOUTS = ("first", "last", "mean")
-"""Choices for the tokens whose final states determine the prediction (the read-out).
+"""Possible read-outs of a model. The read-out tokens determine the prediction.
 
 - "first": the first token, such as [CLS].
 - "last": the last token.
 - "mean": all tokens, whose states are averaged.
 """
-READOUT_BY_POOLING = {"mean": "mean", "cls": "first"}
-"""Read-out (one of `READOUTS`) by the value of `classifier_pooling` in a model configuration.
-
-ModernBERT's configuration has this setting; it is "cls" or "mean".
-"""
+READOUT_BY_CLASSIFIER_POOLING = {"mean": "mean", "cls": "first"}
+"""Maps the setting `classifier_pooling` of a ModernBERT configuration to one of `READOUTS`."""
 
 LAST_POSITION_MODEL_TYPES = {"xlnet"}
-"""Model types that classify at the last position, even if it is padding.
+"""Model types that classify a text at its last position, even if this position is padding.
 
-Their texts must be padded on the left.
+Texts for these models must be padded on the left.
 """
 
 CROSS_ATTENTION_NAMES = (
@@ -132,7 +129,7 @@ def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
         raise AttnProbeError(
             f"expected readout to be one of {', '.join(READOUTS)}, got {readout!r}"
         )
-    configured = READOUT_BY_POOLING.get(getattr(config, "classifier_pooling", ""))
+    configured = READOUT_BY_CLASSIFIER_POOLING.get(getattr(config, "classifier_pooling", ""))
     default = "last" if needs_left_padding(config) else None
     return readout or configured or default
 
@@ -184,10 +181,9 @@ def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: T
 # --- Model inputs: image sizes and embeddings ----------------------------------------------------
 
 DEFAULT_IMAGE_CONFIG = {"num_channels": 3, "image_size": 224, "patch_size": 16}
-"""Channel count, image size and patch size for model configurations that do not contain them.
+"""Number of channels, and image and patch size in pixels, if the model configuration lacks them.
 
-Sizes are in pixels. Such configurations belong to convolutional networks, which accept images of
-any size.
+Configurations of convolutional networks lack them, because these networks accept any image size.
 """
 
 
@@ -268,12 +264,12 @@ SUPPORTED_MODELS = (
     "classifiers of texts, images and tokens, extractive question answering, multiple "
     "choice, masked language models and decoders that answer from a passage"
 )
-"""List of all supported kinds of models, which error messages quote."""
-EXAMPLE_LENGTH = 8
-"""Number of tokens in the example text on which a model's attention modules are found.
+"""Description of all supported models for error messages."""
+EXAMPLE_TEXT_LENGTH = 8
+"""Number of tokens in the example text with which a model's attention modules are found.
 
-Attention over windows, landmarks or additional tokens has a key count other than 8, so its shape
-shows that it is not attention over the text's tokens.
+Only attention matrices with 8 columns are attention over the text's tokens. Attention over windows,
+landmarks or additional tokens has a different number of columns.
 """
 
 
@@ -353,19 +349,19 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
     blocks = find_attention_blocks(model, modules)
     shapes, n_blocks_before = [], []
 
-    def note_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def record_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
         shapes.append(weights.shape)
         n_blocks_before.append(len(outputs))
         return weights
 
-    with record_outputs(blocks) as outputs, hook_attention(modules, note_layer) as hook:
+    with record_outputs(blocks) as outputs, hook_attention(modules, record_layer) as hook:
         result = run()
     if not outputs:
         # SqueezeBERT calls the forward methods of its blocks directly, which bypasses hooks.
         blocks = []
     _check_output(model, head, result)
     is_image = "pixel_values" in inputs
-    n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_LENGTH
+    n_keys = shapes[0][-1] if is_image and shapes else EXAMPLE_TEXT_LENGTH
     _check_attention_shapes(model, hook.names, shapes, n_keys)
     layers = []
     for name, shape, n_before in zip(hook.names, shapes, n_blocks_before, strict=True):
@@ -388,8 +384,8 @@ def _find_attention_modules(
         # A model may raise arbitrary exceptions.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise AttnProbeError(
-            f"expected a model that runs on a single text or image, but {type(model).__name__} "
-            f"failed with the error: {reason}; {SUPPORTED_MODELS} can be audited"
+            f"{type(model).__name__} failed on an example text or image with the error: {reason}. "
+            f"Supported models: {SUPPORTED_MODELS}."
         ) from error
 
 
@@ -428,13 +424,13 @@ def find_embeddings(
     table_modules = table_modules or [base]
     reading_norms: list[nn.Module] = []
 
-    def note_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def record_norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         # The class RobertaPreLayerNormModel also has "Norm" in its name, but is called with
         # keyword arguments only.
         if args and any(args[0] is embeddings for embeddings in recorded_embeddings):
             reading_norms.append(module)
 
-    with record_outputs(table_modules) as recorded_embeddings, hook_modules(norms, note_norm):
+    with record_outputs(table_modules) as recorded_embeddings, hook_modules(norms, record_norm):
         run()
     first_output = tree_leaves(recorded_embeddings[:1])
     tensors = [leaf for leaf in first_output if isinstance(leaf, Tensor)]
@@ -464,8 +460,8 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
         return {"pixel_values": torch.zeros(shape, device=device, dtype=model.dtype)}
     if model.main_input_name != "input_ids":
         raise AttnProbeError(
-            "expected a model that reads texts or images (input_ids or pixel_values), but "
-            f"{type(model).__name__} reads {model.main_input_name}"
+            "expected a model for texts or images (input_ids or pixel_values), but the input of "
+            f"{type(model).__name__} is {model.main_input_name}"
         )
     config = config.get_text_config()
     end_id = getattr(config, "eos_token_id", None)
@@ -478,7 +474,7 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     plain_id = min(set(range(len(special_ids) + 1)) - special_ids)
     # T5 and BART classify at the end token; other models accept it as well.
     has_end = end_id is not None and 0 <= end_id < config.vocab_size
-    text = [plain_id] * (EXAMPLE_LENGTH - 1) + [end_id if has_end else plain_id]
+    text = [plain_id] * (EXAMPLE_TEXT_LENGTH - 1) + [end_id if has_end else plain_id]
     ids = torch.tensor([text], device=device)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
@@ -488,7 +484,7 @@ def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
     if not head.can_read(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
-            f"{', '.join(_describe_shapes(result)) or 'none'}; {SUPPORTED_MODELS} can be audited"
+            f"{', '.join(_describe_shapes(result)) or 'none'}. Supported models: {SUPPORTED_MODELS}."
         )
 
 
@@ -515,29 +511,29 @@ def _check_attention_shapes(
     """
     if not names:
         raise AttnProbeError(
-            f"expected softmax attention, found none in {type(model).__name__} "
-            f"(attention implementation {model.config._attn_implementation!r}); if the model has "
-            "softmax attention, load it with attn_implementation='eager' or 'sdpa'; other models "
-            "cannot be audited"
+            f"expected softmax attention, found none in {type(model).__name__} with "
+            f"attn_implementation={model.config._attn_implementation!r}. Try "
+            "attn_implementation='eager' or 'sdpa'. A model without softmax attention cannot be "
+            "audited."
         )
     for name, shape in zip(names, shapes, strict=True):
         if shape[0] != 1 or shape[2:] != (n_keys, n_keys):
             raise AttnProbeError(
-                f"expected attention [1, heads, {n_keys}, {n_keys}] over {n_keys} "
-                f"positions, got {list(shape)} in {name}; "
-                "banded, pooled or approximated attention cannot be audited"
+                f"expected attention of shape [1, heads, {n_keys}, {n_keys}] in {name}, got "
+                f"{list(shape)}. Models with banded, pooled or approximated attention cannot be "
+                "audited."
             )
 
 
 # --- Models whose layers are not numbered as in their code: hybrids, layers with two attentions --
 
 LAYER_NAME_PATTERN = re.compile(r"(.*?)\.(\d+)(?:\.|$)")
-"""Pattern that finds the layer list and the layer index in a module name.
+"""Regular expression that splits a module name into the name of a layer list and a layer index.
 
-For `encoder.layer.3.attention`, they are `encoder.layer` and 3.
+For example, it splits `encoder.layer.3.attention` into `encoder.layer` and 3.
 """
-MAX_LISTED_NUMBERS = 8
-"""Largest number of layer indices that a report lists; an ellipsis replaces further indices."""
+MAX_LISTED_LAYERS = 8
+"""Maximum number of layers in a list of a report. An ellipsis replaces further layers."""
 
 
 def describe_unusual_layers(
@@ -599,8 +595,8 @@ def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) 
 
 def _list_numbers(numbers: Sequence[int]) -> str:
     """Join numbers with commas, and end a long list with an ellipsis."""
-    ellipsis = ", …" if len(numbers) > MAX_LISTED_NUMBERS else ""
-    return ", ".join(map(str, numbers[:MAX_LISTED_NUMBERS])) + ellipsis
+    ellipsis = ", …" if len(numbers) > MAX_LISTED_LAYERS else ""
+    return ", ".join(map(str, numbers[:MAX_LISTED_LAYERS])) + ellipsis
 
 
 # --- Gradient × input at the token embeddings ----------------------------------------------------

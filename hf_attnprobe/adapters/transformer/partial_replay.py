@@ -1,4 +1,4 @@
-"""Replays that skip all computations that an edit does not affect or the prediction does not read.
+"""Fast replays of a model with edited attention, which compute only what the edit changes.
 
 If the attention in one layer is edited, a partial replay does the following:
 
@@ -8,9 +8,12 @@ If the attention in one layer is edited, a partial replay does the following:
 3. Blocks above the edited layer run on hidden states. If the prediction is read from one row, such
    as [CLS], the last block runs for this row only.
 
-All steps are exact. For edits of MiniLM's top layer, partial replays are 116 times faster than a
-loop of full forward passes (vectorised full passes: 8 times). For edits of all layers, they are 2.4
-times faster (vectorised full passes: 1.9 times).
+The results are exact. With MiniLM, replays are faster than a loop of full forward passes by these
+factors:
+
+                          partial replays   vectorised full passes
+    edit the top layer                116                      8
+    edit all layers                   2.4                    1.9
 
 Partial replays require a stack of blocks that pass hidden states from one to the next. This is
 checked three times: for a model on an example (`find_sublayers`), for every batch
@@ -49,18 +52,18 @@ class Sublayer(NamedTuple):
         name: Qualified name of the attention module.
         attention: The module that computes attention.
         projection: The module that maps the concatenated head outputs to hidden states.
-        joint: The module that returns the projected outputs to the block. It is `attention` if
+        output_module: The module that returns the projected outputs to the block. It is `attention` if
             `attention` contains the projection (Llama), otherwise `projection` (BERT).
         slices: Each head's slice of the projection matrix, `[heads, width, hidden]`.
-        returned: A recorded output of `attention`, used as a template for other outputs.
+        attention_output: A recorded output of `attention`, used as a template for other outputs.
     """
 
     name: str
     attention: nn.Module
     projection: nn.Module
-    joint: nn.Module
+    output_module: nn.Module
     slices: Tensor
-    returned: Any
+    attention_output: Any
 
 
 class SublayerResults(NamedTuple):
@@ -100,18 +103,18 @@ def find_sublayer(
     if projection is None or len(slices) != n_heads:
         return None
     is_inside = projection in set(attention.modules())
-    joint = attention if is_inside else projection
-    calls = _record_module_calls(call, {attention, projection, joint})
+    output_module = attention if is_inside else projection
+    calls = _record_module_calls(call, {attention, projection, output_module})
     projection_args, projected = calls[projection]
-    _, joint_output = calls[joint]
-    if not _returns_projected_rows(call, projection_args, projected, joint_output):
+    _, sublayer_output = calls[output_module]
+    if not _returns_projected_rows(call, projection_args, projected, sublayer_output):
         return None
     _, attention_output = calls[attention]
-    return Sublayer(name, attention, projection, joint, slices, attention_output)
+    return Sublayer(name, attention, projection, output_module, slices, attention_output)
 
 
 def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
-    """Find the module in a block whose weight the slices are a view of, or return None."""
+    """Find the module whose weight matrix has been sliced, or return None."""
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
@@ -125,30 +128,34 @@ def _record_module_calls(
     """Run a block again, and record the arguments and the output of some modules in it."""
     calls = {}
 
-    def note_call(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def record_call(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         calls[module] = args, output
 
-    with hook_modules(modules, note_call):
+    with hook_modules(modules, record_call):
         call.run(call.hidden_in)
     return calls
 
 
 def _returns_projected_rows(
-    call: BlockCall, args: tuple[Any, ...], projected: Tensor, joint_output: Any
+    call: BlockCall, args: tuple[Any, ...], projected: Tensor, sublayer_output: Any
 ) -> bool:
-    """Check whether a sublayer returns the projection output `[batch, queries, hidden]` unchanged.
+    """Check whether an attention sublayer returns the output of its projection unchanged.
+
+    Both must have the shape `[batch, queries, hidden]`.
 
     Args:
         call: The block call.
         args: Arguments of the projection module.
         projected: Output of the projection module.
-        joint_output: Output that the attention sublayer returns to the block.
+        sublayer_output: Output that the attention sublayer returns to the block.
     """
     head_outputs = args[0]
-    shape = call.hidden_in.shape[:2]
-    if head_outputs.dim() != 3 or not head_outputs.shape[:2] == projected.shape[:2] == shape:
+    expected_shape = call.hidden_in.shape[:2]
+    if head_outputs.dim() != 3 or head_outputs.shape[:2] != expected_shape:
         return False
-    return projected.equal(get_first_tensor(joint_output))
+    if projected.shape[:2] != expected_shape:
+        return False
+    return projected.equal(get_first_tensor(sublayer_output))
 
 
 def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
@@ -163,17 +170,17 @@ def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
     """
     layer_values: list[Tensor] = []
 
-    def note_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
+    def record_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
         layer_values.append(values)
         return output
 
     modules = {sublayer.name: sublayer.attention}
-    with hook_attention(modules, keep_attention, output_hook=OutputHook(note_values)):
-        calls = _record_module_calls(call, {sublayer.joint})
+    with hook_attention(modules, keep_attention, output_hook=OutputHook(record_values)):
+        calls = _record_module_calls(call, {sublayer.output_module})
     (values,) = layer_values
     # Several heads may share their values.
     n_sharing_heads = len(sublayer.slices) // values.shape[1]
-    projected = get_first_tensor(calls[sublayer.joint][1])
+    projected = get_first_tensor(calls[sublayer.output_module][1])
     return SublayerResults(values.repeat_interleave(n_sharing_heads, dim=1), projected)
 
 
@@ -192,12 +199,12 @@ def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected:
     Returns:
         The same rows from the block's output, `[texts, rows, hidden]`.
     """
-    joint_output: Any = projected
-    if sublayer.joint is sublayer.attention:
-        joint_output = replace_first_tensor(sublayer.returned, projected)
+    sublayer_output: Any = projected
+    if sublayer.output_module is sublayer.attention:
+        sublayer_output = replace_first_tensor(sublayer.attention_output, projected)
     # The attention and its projection return fixed outputs instead of running.
-    forwards = {sublayer.attention: partial(_return_output, sublayer.returned)}
-    forwards[sublayer.joint] = partial(_return_output, joint_output)
+    forwards = {sublayer.attention: partial(_return_output, sublayer.attention_output)}
+    forwards[sublayer.output_module] = partial(_return_output, sublayer_output)
     with patch_forwards(forwards):
         return call.run(hidden)
 
@@ -306,10 +313,10 @@ scores `[copies, batch, ...]`.
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
-    """Check whether each block's input is the output of the block below, `[batch, keys, hidden]`.
+    """Check whether every block's input is the output of the block below.
 
     Args:
-        calls: Recorded block calls.
+        calls: Recorded block calls. Inputs and outputs must have the shape `[batch, keys, hidden]`.
     """
     hidden_below: Tensor | None = None
     for call in calls:

@@ -1,9 +1,13 @@
 """Forward passes of a Transformer with edited attention, on a copy that shares its weights.
 
-The layers below an edit are not run again, and all copies of an edit run as one vectorised batch.
-With a 6-layer BERT and 8 texts, 32 edits of the top layer run 7.6 times faster than full passes in
-a loop. Caching the lower layers alone gives a factor of 5.4, and vectorising alone 6.6. If a model
-cannot be vectorised (Bloom, Falcon), the batch is repeated above the cached layers.
+Two methods save time compared to a loop of full passes:
+
+- The layers below an edit are not run again, because their outputs are cached. With 32 edits of the
+  top layer of a 6-layer BERT, this is 5.4 times faster.
+- All edited copies of a batch run at once (vectorised). This is 6.6 times faster.
+
+Both methods together are 7.6 times faster. A few models, such as Bloom and Falcon, cannot be
+vectorised. For these models, the batch is repeated above the cached layers.
 """
 
 import inspect
@@ -31,7 +35,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     unpack_heads,
 )
 from hf_attnprobe.adapters.transformer.layout import (
-    EXAMPLE_LENGTH,
+    EXAMPLE_TEXT_LENGTH,
     copy_with_shared_weights,
     create_example_inputs,
     describe_unusual_layers,
@@ -57,11 +61,11 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
-TOKENS_PER_PASS = {"cpu": 4096}
-"""Largest number of tokens in a forward pass, by device type; other devices use 65,536.
+MAX_TOKENS_PER_PASS = {"cpu": 4096}
+"""Maximum number of tokens in a forward pass, by device type. The default is 65,536.
 
-4,096 was the fastest choice on a CPU core. Passes with 8,192 tokens exceed its caches and took 10
-to 30% more time per token; passes with 1,024 tokens took up to 20% more.
+4,096 tokens were fastest on a CPU core. With 8,192 tokens, which exceed its caches, the time per
+token was 10 to 30% longer.
 """
 
 
@@ -101,7 +105,7 @@ class HookedTransformer:
         self.layer_names = name_layers(self.layers)
         parameters = inspect.signature(self.model.forward).parameters
         self.accepts_use_cache = "use_cache" in parameters
-        default_tokens = TOKENS_PER_PASS.get(self.model.device.type, 65536)
+        default_tokens = MAX_TOKENS_PER_PASS.get(self.model.device.type, 65536)
         self.tokens_per_pass = tokens_per_pass or default_tokens
 
     def sites(self) -> list[Site]:
@@ -181,26 +185,27 @@ class HookedTransformer:
             Scores `[copies, batch, scores]`.
         """
 
-        def run(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
+        def run_head(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
             last_output = replace_first_tensor(outputs[-1], hidden)
             return self.compute_logits(inputs, None, (*outputs[:-1], last_output))
 
         if self.supports_vmap:
-            return torch.func.vmap(partial(run, inputs))(hidden)
+            return torch.func.vmap(partial(run_head, inputs))(hidden)
         n_copies, n_batch = hidden.shape[:2]
         inputs = repeat_batch(dict(inputs), n_copies, n_batch)
-        scores = run(inputs, hidden.flatten(0, 1))
+        scores = run_head(inputs, hidden.flatten(0, 1))
         return scores.unflatten(0, (n_copies, n_batch))
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
-        """Attention sublayer of every block, or None if partial replays would not be exact.
+        """Attention sublayers of all blocks, or None if partial replays are not exact.
 
-        Determined once, by comparing partial replays with full passes on an example.
+        A partial replay runs only the part of the model that an edit affects. It is exact if its
+        scores on an example are the same as those of full passes.
         """
-        kinds = {layer.kind for layer in self.layers}
+        has_single_stack = all(layer.kind == "layer" for layer in self.layers)
         is_on_several_devices = getattr(self.model, "hf_device_map", None) is not None
-        if kinds != {"layer"} or self.layout.embeddings.sequence_first or is_on_several_devices:
+        if not has_single_stack or self.layout.embeddings.sequence_first or is_on_several_devices:
             return None
         try:
             with torch.no_grad():
@@ -216,12 +221,12 @@ class HookedTransformer:
         inputs = create_example_inputs(self.model)
         attention: list[Tensor] = []
 
-        def note_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def record_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             attention.append(weights)
             return weights
 
         with record_calls(self.layout.blocks) as calls:
-            self.compute_logits(inputs, note_attention)
+            self.compute_logits(inputs, record_attention)
         sublayers = find_sublayers(calls, self.layout.modules, self.n_heads)
         if sublayers is None:
             return None
@@ -251,11 +256,11 @@ class HookedTransformer:
         """Whether `torch.func.vmap` can run the model with several edits at once.
 
         This is tested once on an example, so that an error during an audit is never mistaken for
-        missing vmap support. vmap fails for layers that branch on values (routers, overflow guards)
-        and for custom autograd functions (Bloom).
+        missing vmap support. vmap fails for layers whose computation depends on values, such as a
+        choice between experts, and for custom autograd functions (Bloom).
         """
         inputs = create_example_inputs(self.model)
-        n_keys = self.layout.n_keys or EXAMPLE_LENGTH
+        n_keys = self.layout.n_keys or EXAMPLE_TEXT_LENGTH
         shape = (2, 1, self.n_heads[0], n_keys, n_keys)
         edits = torch.full(shape, 1 / n_keys, device=self.model.device)
         run = torch.func.vmap(
@@ -278,13 +283,13 @@ Inputs = Mapping[str, Tensor]
 Edits = Mapping[int, Tensor]
 """Data for edits by layer number, each `[copies, batch, ...]`.
 
-The data are new attention weights, factors on attention weights, or new head outputs.
+The data can be new attention weights, factors on attention weights, or new head outputs.
 """
 RunAboveEdits = Callable[[Inputs, tuple[Any, ...], Edits], Tensor]
-"""Type of a function `run(inputs, skipped_outputs, edits)` that runs the model with one copy of edits.
+"""Type of a function `run(inputs, skipped_outputs, edits)` that runs the edited part of a model.
 
-It receives the inputs, the recorded outputs of the blocks to skip, and the data for the edits,
-`[batch, ...]` by layer. It returns a result `[batch, ...]`.
+It receives the inputs, the recorded outputs of the blocks to skip, and data for edits by layer,
+each `[batch, ...]`. It returns a result `[batch, ...]`.
 """
 
 
@@ -294,21 +299,22 @@ def resume_above_edits(
     edits: Edits,
     run: RunAboveEdits,
 ) -> Tensor:
-    """Run the model with every copy of the edits, from the lowest edited layer upwards.
+    """Run the model on edited copies of a batch, from the lowest edited layer upwards.
 
     Blocks below this layer are skipped, because their outputs are recorded in the observation.
 
     Args:
         transformer: The model.
         observation: The observed batch.
-        edits: Edit data by layer, each `[copies, batch, ...]`.
-        run: Function that runs the model with one copy of the edits.
+        edits: Data by layer, such as new attention weights, each `[copies, batch, ...]`. Each copy
+            of the batch is edited with its own data.
+        run: Function that runs the model on one copy.
 
     Returns:
         Results `[copies, batch, ...]`.
     """
-    lowest = min(edits)
-    n_skipped = transformer.layers[lowest].n_blocks_before
+    lowest_layer = min(edits)
+    n_skipped = transformer.layers[lowest_layer].n_blocks_before
     skipped_outputs = observation.state.outputs[:n_skipped]
     inputs = observation.batch.inputs
 
@@ -316,7 +322,7 @@ def resume_above_edits(
         chunk = {layer: edited[copies] for layer, edited in edits.items()}
         if transformer.supports_vmap:
             return torch.func.vmap(partial(run, inputs, skipped_outputs))(chunk)
-        n_copies, n_batch = chunk[lowest].shape[:2]
+        n_copies, n_batch = chunk[lowest_layer].shape[:2]
         flat_edits = {layer: edited.flatten(0, 1) for layer, edited in chunk.items()}
         repeated_inputs, repeated_outputs = repeat_batch(
             (dict(inputs), skipped_outputs), n_copies, n_batch
@@ -325,7 +331,7 @@ def resume_above_edits(
         return result.unflatten(0, (n_copies, n_batch))
 
     chunk_size = transformer.tokens_per_pass // observation.batch.mask.numel()
-    return run_in_chunks(run_copies, len(edits[lowest]), chunk_size)
+    return run_in_chunks(run_copies, len(edits[lowest_layer]), chunk_size)
 
 
 def prepare_partial_replay(
@@ -405,12 +411,12 @@ def equals_full_pass(
 
 
 def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, chunk_size: int) -> Tensor:
-    """Call a function on successive slices of the copies, and concatenate the results.
+    """Run edited copies of a batch in chunks, and concatenate the results.
 
     Args:
-        run: Function that takes a slice of copies and returns results `[copies, ...]`.
+        run: Function that runs a slice of the copies and returns results `[copies, ...]`.
         n_copies: Number of copies.
-        chunk_size: Number of copies per slice; values below 1 count as 1.
+        chunk_size: Number of copies per chunk; values below 1 count as 1.
 
     Returns:
         Results `[copies, ...]`.
@@ -431,8 +437,9 @@ def replay_logits(
     Args:
         transformer: The model.
         observation: The observed batch.
-        edits: Edit data by layer, each `[copies, batch, ...]`.
-        create_edit: Function that turns one copy of the data into an edit.
+        edits: Data by layer, such as new attention weights, each `[copies, batch, ...]`. Each copy
+            of the batch is edited with its own data.
+        create_edit: Function that turns the data for one copy into an edit.
 
     Returns:
         Scores `[copies, batch, scores]`.
@@ -458,24 +465,27 @@ def _replay_partially(
     The lowest edited layer is applied to its recorded attention for all copies at once. The layers
     above it are edited while the model runs, with the copies and texts in one batch dimension.
     """
-    lowest, n_texts = min(edits), len(partial_replay.mask)
-    recorded_attention = partial_replay.attention[lowest]
+    lowest_layer = min(edits)
+    n_texts = len(partial_replay.mask)
+    recorded_attention = partial_replay.attention[lowest_layer]
 
     def edit_lowest_layer(edit: Tensor) -> Tensor:
-        return create_edit({lowest: edit})(lowest, recorded_attention, recorded_attention)
+        return create_edit({lowest_layer: edit})(
+            lowest_layer, recorded_attention, recorded_attention
+        )
 
     def run_copies(copies: slice) -> Tensor:
-        edited_attention = torch.func.vmap(edit_lowest_layer)(edits[lowest][copies])
+        edited_attention = torch.func.vmap(edit_lowest_layer)(edits[lowest_layer][copies])
         edits_above = {}
         for layer, edit in edits.items():
-            if layer != lowest:
+            if layer != lowest_layer:
                 edit_per_text = edit[copies].expand(-1, n_texts, -1, -1, -1)
                 edits_above[layer] = edit_per_text.flatten(0, 1)
         edit_above = create_edit(edits_above) if edits_above else None
-        return partial_replay.replay(lowest, edited_attention, edit_above)
+        return partial_replay.replay(lowest_layer, edited_attention, edit_above)
 
-    chunk_size = transformer.tokens_per_pass // (n_texts * partial_replay.count_rows(lowest))
-    return run_in_chunks(run_copies, len(edits[lowest]), chunk_size)
+    chunk_size = transformer.tokens_per_pass // (n_texts * partial_replay.count_rows(lowest_layer))
+    return run_in_chunks(run_copies, len(edits[lowest_layer]), chunk_size)
 
 
 def replay_outputs(
@@ -651,17 +661,17 @@ def check_edits_reach_logits(
         error = float((unchanged - native).abs().max())
         if not error <= tolerance:
             raise AttnProbeError(
-                f"self-check failed: replaying unchanged attention in {name} changed the logits by "
-                f"{error:.1e}, but at most {tolerance:.1e} is allowed; this model cannot be "
-                "audited, please report it"
+                f"self-check failed: the logits changed by {error:.1e} when the attention in {name} "
+                f"was replaced with itself (tolerance: {tolerance:.1e}). This model cannot be "
+                "audited. Please report this problem."
             )
         visible = observation.model.get_visible_keys(observation, layer)
         edit = put_weight_on_least_attended(attention, visible)[None]
         edited = replay_logits(observation, {layer: edit})[0]
         if (visible.sum(-1) > 1).any() and torch.equal(edited, unchanged):
             raise AttnProbeError(
-                f"self-check failed: editing the attention in {name} did not change any logit, so "
-                "the edit does not reach the model; this model cannot be audited, please report it"
+                f"self-check failed: no logit changed when the attention in {name} was edited. "
+                "This model cannot be audited. Please report this problem."
             )
 
 
@@ -723,16 +733,16 @@ def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
     attention: dict[int, Tensor] = {}
     outputs: dict[int, Tensor] = {}
 
-    def note_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+    def record_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
         attention[layer] = weights
         return weights
 
-    def note_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
+    def record_output(layer: int, output: Tensor, values: Tensor) -> Tensor:
         outputs[layer] = output
         return output
 
-    output_hook = OutputHook(note_output)
-    logits = transformer.compute_logits(inputs, note_attention, output_hook=output_hook)
+    output_hook = OutputHook(record_output)
+    logits = transformer.compute_logits(inputs, record_attention, output_hook=output_hook)
     no_values = _describe_missing_layer(transformer, outputs, "the product of attention and values")
     no_projections = _describe_missing_layer(
         transformer,
@@ -823,7 +833,7 @@ def compute_outputs_and_values(
     """
     outputs, values = {}, {}
 
-    def note_layer(layer: int, layer_output: Tensor, layer_values: Tensor) -> Tensor:
+    def record_layer(layer: int, layer_output: Tensor, layer_values: Tensor) -> Tensor:
         n_heads = transformer.n_heads[layer]
         # Several heads may share their values.
         n_sharing_heads = n_heads // layer_values.shape[1]
@@ -831,7 +841,7 @@ def compute_outputs_and_values(
         values[layer] = layer_values.repeat_interleave(n_sharing_heads, dim=1)
         return layer_output
 
-    transformer.compute_logits(batch.inputs, output_hook=OutputHook(note_layer))
+    transformer.compute_logits(batch.inputs, output_hook=OutputHook(record_layer))
     layers = range(len(transformer.layers))
     return tuple(outputs[layer] for layer in layers), tuple(values[layer] for layer in layers)
 

@@ -27,17 +27,17 @@ Run = Callable[[Inputs], Any]
 """Function that runs the unedited model on inputs and returns its output."""
 
 N_CANDIDATE_WORDS = 100
-"""Number of words that are separate outcomes when a model predicts a masked word.
+"""Number of candidate words for a masked word.
 
-They are the most likely words for the unedited text. All other words of the vocabulary share two
-further outcomes, so that predictions stay small; see `MaskedWordHead`.
+The candidates are the most likely words for the unedited text. Each of them has its own entry in
+the prediction vector. All other words share the last two entries; see `MaskedWordHead`.
 """
 LOGIT_MEANINGS = ("auto", "probability", "number")
-"""Choices for the meaning of a model's output if the model has only one logit.
+"""Possible meanings of the only logit of a model, as values of the option ``predicts``.
 
 - "probability": the logit is the log-odds of the second of two classes.
 - "number": the logit is a predicted number (regression).
-- "auto": `problem_type` in the model's configuration determines the meaning.
+- "auto": the meaning follows from `problem_type` in the model's configuration.
 """
 
 
@@ -208,8 +208,8 @@ class TokenTagHead(TaskHead):
             is_read = inputs["labelled"].bool() & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected at least one word with a tag in every text, but a text has none; leave "
-                "this text out"
+                "expected a word with a tag in every text, but a text has none; leave texts without "
+                "tags out"
             )
         return dict(inputs) | _number_slots(is_read)
 
@@ -218,7 +218,15 @@ class TokenTagHead(TaskHead):
         return self._gather_slots(result.logits, inputs).flatten(1)
 
     def _gather_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
-        """Gather token values `[batch, keys, width]` by slot, `[batch, slots, width]`."""
+        """Select the values of the tokens for which the model makes predictions.
+
+        Args:
+            values: Values for all tokens, `[batch, keys, width]`.
+            inputs: Inputs with the numbers of these tokens (slots), see `_number_slots`.
+
+        Returns:
+            Values `[batch, slots, width]`; NaN for a token that has been erased.
+        """
         position, is_present = _find_slot_positions(inputs, values.shape[1], values.device)
         # `gather` needs one index per value, so the slots' positions are repeated along the width.
         index = position[..., None].expand(-1, -1, values.shape[-1])
@@ -257,19 +265,19 @@ class MaskedWordHead(TokenTagHead):
     ) -> dict[str, Tensor]:
         """Add the inputs that record the mask tokens and their candidate words.
 
-        The candidates are the most likely words. They are stored as the input `kept`, int
+        The candidates are the most likely words. They are stored as the input `candidate_ids`, int
         `[batch, slots, words]`. See `_number_slots` for the other added inputs.
         """
         is_read = (inputs["input_ids"] == self.mask_id) & mask
         if not is_read.any(1).all():
             raise AttnProbeError(
                 "expected a mask token in every text, but a text has none; replace the word to "
-                "predict with the tokenizer's mask token"
+                "predict with the mask token"
             )
         with_slots = dict(inputs) | _number_slots(is_read)
         logits = self._gather_slots(run(with_slots).logits, with_slots).nan_to_num(0)
         n_candidates = count_candidate_words(logits.shape[-1])
-        return {**with_slots, "kept": logits.topk(n_candidates).indices}
+        return {**with_slots, "candidate_ids": logits.topk(n_candidates).indices}
 
     def convert_labels(self, labels: Tensor, inputs: Inputs) -> Tensor:
         """Convert token ids to candidate indices.
@@ -277,7 +285,7 @@ class MaskedWordHead(TokenTagHead):
         A word that is not a candidate gets an index that no prediction has, so that it never counts
         as correctly predicted. Missing labels, which are negative, get -1.
         """
-        candidates = inputs["kept"]
+        candidates = inputs["candidate_ids"]
         token_ids = labels.to(candidates.device)
         if token_ids.dim() == 1:
             token_ids = token_ids[:, None]
@@ -289,9 +297,9 @@ class MaskedWordHead(TokenTagHead):
         return index.where(token_ids >= 0, -1)
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute scores for candidate words and all others; see `compute_candidate_scores`."""
+        """Compute scores for the masked words; see `compute_candidate_scores`."""
         logits = self._gather_slots(result.logits, inputs)
-        candidates = inputs.get("kept")
+        candidates = inputs.get("candidate_ids")
         if candidates is None:
             # While the model's layout is being determined, there are no candidates yet.
             return logits.flatten(1)
@@ -323,8 +331,8 @@ class SpanHead(TaskHead):
             is_read = is_read & (segments == 1)
         if not is_read.any(1).all():
             raise AttnProbeError(
-                "expected a context for every question, but a question has none; name the context "
-                "column with --text-pair-column"
+                "expected a context for every question, but a question has none; set "
+                "--text-pair-column to the column with the contexts"
             )
         keys = torch.arange(is_read.shape[1], device=is_read.device)
         return {
@@ -334,7 +342,10 @@ class SpanHead(TaskHead):
         }
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute start and end scores `[batch, 2 · slots]`, -inf for slots without a token."""
+        """Compute the scores of all possible start and end tokens, `[batch, 2 · slots]`.
+
+        The score of an erased token is -inf.
+        """
         logits = torch.stack([result.start_logits, result.end_logits], dim=1)
         position, is_present = _find_slot_positions(inputs, logits.shape[-1], logits.device)
         values = logits.gather(-1, position[:, None].expand(-1, 2, -1))
@@ -369,20 +380,20 @@ class MultipleChoiceHead(TaskHead):
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
         """Select the text that the model chooses, which has the highest logit, for each example.
 
-        The logits of all texts are added as the input `known`, and the index of the chosen text as
+        The logits of all texts are added as the input `choice_logits`, and the index of the chosen text as
         the input `chosen`.
         """
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
-                "expected several choices per example, got a single text; name the columns that "
-                "contain the choices"
+                "expected several choices per example, got a single text; use data with several "
+                "choices, such as a column 'choices'"
             )
         logits = run(inputs).logits
         chosen = logits.argmax(-1)
         rows = torch.arange(len(chosen), device=chosen.device)
         chosen_inputs = {name: value[rows, chosen] for name, value in inputs.items()}
         return chosen_inputs | {
-            "known": logits[:, None],
+            "choice_logits": logits[:, None],
             "chosen": chosen[:, None, None],
         }
 
@@ -391,9 +402,9 @@ class MultipleChoiceHead(TaskHead):
 
         The chosen text's logit is taken from the model's output; the other logits are fixed.
         """
-        if "known" not in inputs:
+        if "choice_logits" not in inputs:
             return result.logits
-        fixed_logits, chosen = inputs["known"][:, 0], inputs["chosen"][:, 0]
+        fixed_logits, chosen = inputs["choice_logits"][:, 0], inputs["chosen"][:, 0]
         return fixed_logits.to(result.logits.dtype).scatter(-1, chosen, result.logits)
 
 
@@ -447,8 +458,8 @@ def _find_slot_positions(
 
 
 def _fill_missing_parts(probs: Tensor, inputs: Inputs) -> Tensor:
-    """Replace NaN, the prediction for erased tokens, with the whole text's prediction."""
-    whole_probs = inputs.get("whole")
+    """Fill in the predictions for erased tokens, which are NaN, from the whole text's prediction."""
+    whole_probs = inputs.get("whole_probs")
     if whole_probs is None:
         return probs
     return probs.where(~probs.isnan(), whole_probs[:, 0])
@@ -461,11 +472,11 @@ ADAPTER_INPUTS = frozenset(
         "labelled",
         "reads",
         "slots",
-        "kept",
+        "candidate_ids",
         "n_padded",
-        "known",
+        "choice_logits",
         "chosen",
-        "whole",
+        "whole_probs",
     ]
 )
 """Batch inputs that only adapters and task heads use; they are not passed to the model.
@@ -475,11 +486,11 @@ ADAPTER_INPUTS = frozenset(
 - `labelled`: 1 for tokens with a label.
 - `reads`: slot that is read from each token, or -1.
 - `slots`: whether each text has each slot.
-- `kept`: candidate words, which are separate outcomes of a word prediction.
+- `candidate_ids`: token ids of the candidate words for each masked word.
 - `n_padded`: number of padding rows after an answer.
-- `known`: logits of all choices of a multiple-choice question.
+- `choice_logits`: logits of all choices of a multiple-choice question.
 - `chosen`: index of the choice that the model predicts.
-- `whole`: prediction for the whole text, used for tokens that have been erased.
+- `whole_probs`: prediction for the whole text, used for tokens that have been erased.
 """
 
 
@@ -514,16 +525,16 @@ def create_head(
         )
     # XLNet's question answering model without a beam search has the suffix "Simple".
     name = type(model).__name__.removesuffix("Simple")
-    suffix = next((suffix for suffix in HEADS_BY_CLASS_SUFFIX if name.endswith(suffix)), None)
+    suffix = next((suffix for suffix in HEAD_CREATORS_BY_SUFFIX if name.endswith(suffix)), None)
     if suffix is None:
         return _create_text_head(model, predicts, scale, threshold)
     if predicts == "number" or threshold is not None:
         option = "predicts" if threshold is None else "threshold"
         raise AttnProbeError(
-            f"the option {option} applies only to models that predict a number, but {name} is a "
-            "model for another task; leave the option out"
+            f"{option} is only for models that predict a number, but {name} is for another task; "
+            "leave the option out"
         )
-    return HEADS_BY_CLASS_SUFFIX[suffix](model, mask_id)
+    return HEAD_CREATORS_BY_SUFFIX[suffix](model, mask_id)
 
 
 def _create_tag_head(model: PreTrainedModel, mask_id: int | None) -> TokenTagHead:
@@ -554,8 +565,8 @@ def _create_masked_word_head(model: PreTrainedModel, mask_id: int | None) -> Mas
     """Create the task head for a masked language model."""
     if mask_id is None:
         raise AttnProbeError(
-            "expected a mask token for a masked language model, got none; load the model's "
-            "tokenizer, or pass the option mask_id"
+            "a masked language model needs a mask token. Load the model's tokenizer, or set mask_id "
+            "to the id of the token."
         )
     n_candidates = count_candidate_words(model.config.get_text_config().vocab_size)
     words = Prediction(
@@ -569,23 +580,24 @@ def _create_masked_word_head(model: PreTrainedModel, mask_id: int | None) -> Mas
     return MaskedWordHead(words, mask_id)
 
 
-HEADS_BY_CLASS_SUFFIX: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
+HEAD_CREATORS_BY_SUFFIX: Mapping[str, Callable[[PreTrainedModel, int | None], TaskHead]] = {
     "ForTokenClassification": _create_tag_head,
     "ForQuestionAnswering": _create_span_head,
     "ForMultipleChoice": _create_choice_head,
     "ForMaskedLM": _create_masked_word_head,
 }
-"""Functions that create a task head, by suffix of the model's class name.
+"""Maps the suffix of a model's class name to the function that creates its task head.
 
-For example, the head for a `BertForMaskedLM` model is created by `_create_masked_word_head`. Model
-classes without such a suffix make one prediction for the whole text or image.
+For example, `_create_masked_word_head` creates the head for a `BertForMaskedLM` model. Model classes
+with another suffix make one prediction for the whole text or image.
 """
 
 
 def count_candidate_words(n_words: int) -> int:
-    """Return the number of candidate words, which are separate outcomes of a word prediction.
+    """Return the number of candidate words for a masked word.
 
-    At least two words of the vocabulary must remain for the other two outcomes.
+    The number is smaller for small vocabularies, because at least two words must remain: the next
+    most likely word, and another word.
 
     Args:
         n_words: Vocabulary size.
@@ -632,7 +644,7 @@ def _create_text_head(
         is_regression = getattr(model.config, "problem_type", None) == "regression"
         if len(names) > 1 and not is_regression:
             raise AttnProbeError(
-                f"predicts=number needs a model with one logit, but this model has {len(names)} "
+                f"predicts='number' needs a model with one logit, but this model has {len(names)} "
                 f"classes ({', '.join(names[:5])}); leave the option out"
             )
         unit = 1.0 if scale is None else scale
@@ -642,11 +654,11 @@ def _create_text_head(
         return RegressionHead(number)
     if threshold is not None:
         has_one_logit = len(names) == 1
-        n_classes = "a single class" if has_one_logit else f"{len(names)} classes"
+        outputs = "a single class" if has_one_logit else f"{len(names)} classes"
         hint = ", or set --predicts number" if has_one_logit else ""
         raise AttnProbeError(
-            "a threshold applies only to models that predict a number, but this model has "
-            f"{n_classes}; leave the threshold out{hint}"
+            "threshold is only for models that predict a number, but this model has "
+            f"{outputs}. Leave threshold out{hint}."
         )
     if getattr(model.config, "problem_type", None) == "multi_label_classification":
         return MultiLabelHead(predictions.make_label_prediction(names))

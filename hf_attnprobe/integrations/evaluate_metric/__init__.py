@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 METRIC_NAME = "attention_faithfulness"
-"""Name under which ``evaluate.load`` finds the metric."""
+"""Name of the metric, as in ``evaluate.load("attention_faithfulness")``."""
 LOADER_SOURCE = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
 
 try:
@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
 
 AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
 '''
-"""Python source of the module that is written to evaluate's cache, and that imports the metric."""
+"""Source code of a Python module that imports the metric. It is written to the cache of evaluate."""
 
 
 def get_metric_path() -> str:

@@ -7,31 +7,26 @@ from transformers import PreTrainedConfig
 
 
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
-"""Allowed values for the configuration field ``encoder``, which determines how states are computed
-from word vectors."""
+"""Allowed values for the configuration field ``encoder``, the network that computes states from
+word vectors."""
 ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
-"""Allowed values for the configuration field ``attention``, which determines how attention weights
-are computed."""
+"""Allowed values for the configuration field ``attention``, the formula for attention weights."""
 CONNECTIONS = ("none", "concat", "residual")
-"""Allowed values for the configuration field ``residual_connection``, which determines how each
-encoder state is combined with its word vector."""
-CHOICES = {
+"""Allowed values for the configuration field ``residual_connection``, which decides how a state is
+combined with its word vector."""
+ALLOWED_VALUES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
     "residual_connection": CONNECTIONS,
 }
-"""Allowed values by configuration field, for all fields whose value is chosen from a list of
-names."""
+"""Maps configuration fields to their allowed values."""
 SIZE_RANGE = 1, math.inf, "at least 1"
-"""Allowed range for sizes, such as the vocabulary size. The entries are the smallest value, the
-upper bound (not included), and the description for error messages such as ``vocab_size must be at
-least 1, got 0``."""
+"""Allowed range for sizes, such as the vocabulary size, and its description for error messages."""
 RATE_RANGE = 0, 1, "at least 0 and below 1"
-"""Allowed range for probabilities, such as the dropout rate. The entries are the smallest value,
-the upper bound (not included), and the description for error messages."""
+"""Allowed range for probabilities, such as the dropout rate, and its description for error
+messages."""
 WEIGHT_RANGE = 0, math.inf, "at least 0 and finite"
-"""Allowed range for penalty weights, such as the conicity weight. The entries are the smallest
-value, the upper bound (not included), and the description for error messages."""
+"""Allowed range for the weights of penalties, and its description for error messages."""
 RANGES = {
     "vocab_size": SIZE_RANGE,
     "embedding_size": SIZE_RANGE,
@@ -44,8 +39,8 @@ RANGES = {
     "mlm_weight": WEIGHT_RANGE,
     "conicity_weight": WEIGHT_RANGE,
 }
-"""Range of each numeric configuration field: smallest value, excluded upper bound, and description
-for error messages."""
+"""Maps numeric configuration fields to (smallest value, upper bound that is not included,
+description of the range)."""
 SPECIAL_TOKEN_FIELDS = (
     "pad_token_id",
     "bos_token_id",
@@ -53,7 +48,7 @@ SPECIAL_TOKEN_FIELDS = (
     "sep_token_id",
     "unk_token_id",
 )
-"""Names of the configuration fields that contain the id of a special token, or None."""
+"""Configuration fields that contain the id of a special token, or None."""
 
 
 class AttentionClassifierConfig(PreTrainedConfig):
@@ -144,7 +139,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        for name, choices in CHOICES.items():
+        for name, choices in ALLOWED_VALUES.items():
             value = getattr(self, name)
             if value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
@@ -156,17 +151,16 @@ class AttentionClassifierConfig(PreTrainedConfig):
             token_id = getattr(self, name)
             if token_id is not None and (type(token_id) is not int or token_id < 0):
                 raise ValueError(
-                    f"{name} must be a token id (an integer of at least 0) or None, got {token_id!r}"
+                    f"{name} must be a token id of at least 0, or None, got {token_id!r}"
                 )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
-                "num_labels must be at least 2 (a binary model returns its logit z as [0, z]), "
-                f"got {self.num_labels}"
+                f"num_labels must be at least 2, also for a binary model, got {self.num_labels}"
             )
         if self.hierarchical and self.attention == "guided":
             raise ValueError(
-                "attention='guided' cannot be combined with hierarchical=True; set "
-                "hierarchical=False"
+                "attention='guided' cannot be combined with hierarchical=True. Set "
+                "hierarchical=False."
             )
         if self.encoder == "cnn":
             self._check_kernels()
@@ -177,7 +171,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
     def _check_kernels(self) -> None:
         """Raise ValueError if a kernel size is even, or if filters cannot be shared equally."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
-            raise ValueError(f"kernel_sizes must be odd, got {list(self.kernel_sizes)}")
+            raise ValueError(f"kernel_sizes must be odd numbers, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
             raise ValueError(
                 f"encoder_size must be a multiple of {len(self.kernel_sizes)}, the number of "
@@ -188,14 +182,14 @@ class AttentionClassifierConfig(PreTrainedConfig):
         """Raise ValueError if penalties or residual connections conflict with other fields."""
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
-                "mlm_weight needs an mlm_rate above 0 and an unk_token_id to replace masked words; "
-                "set both, or set mlm_weight=0"
+                "mlm_weight needs an mlm_rate above 0, and an unk_token_id for the masked words. "
+                "Set both, or set mlm_weight=0."
             )
         is_connected = self.residual_connection != "none"
         if self.hierarchical and (self.is_regularised or is_connected):
             raise ValueError(
-                "tying, mlm_weight, conicity_weight and residual_connection cannot be combined "
-                "with hierarchical=True; set hierarchical=False"
+                "tying, mlm_weight, conicity_weight and residual_connection cannot be used with "
+                "hierarchical=True. Set hierarchical=False."
             )
 
     def _check_widths(self) -> None:
@@ -209,33 +203,34 @@ class AttentionClassifierConfig(PreTrainedConfig):
         if self.hidden_size != self.embedding_size:
             raise ValueError(
                 f"{option} needs states and word vectors of the same width, got widths "
-                f"{self.hidden_size} and {self.embedding_size}; set "
-                f"embedding_size={self.encoder_width} for this encoder"
+                f"{self.hidden_size} and {self.embedding_size}. Set "
+                f"embedding_size={self.encoder_width}."
             )
 
     def _check_pairs(self) -> None:
         """Raise ValueError if fields for pair models conflict with other fields."""
         if self.query_encoder and self.hierarchical:
             raise ValueError(
-                "query_encoder=True cannot be combined with hierarchical=True; set "
-                "hierarchical=False"
+                "query_encoder=True cannot be combined with hierarchical=True. Set "
+                "hierarchical=False."
             )
         if self.query_encoder and self.residual_connection != "none":
             raise ValueError(
-                "query_encoder=True needs states as wide as the query; set "
-                f"residual_connection='none' instead of {self.residual_connection!r}"
+                "query_encoder=True cannot be combined with "
+                f"residual_connection={self.residual_connection!r}, because states must be as wide "
+                "as the query. Set residual_connection='none'."
             )
         if self.answer_token_ids is None:
             return
         if not self.query_encoder:
             raise ValueError(
-                "answer_token_ids can only be used in pair models; set query_encoder=True, or "
-                "answer_token_ids=None"
+                "answer_token_ids can only be used in a model for text pairs. Set "
+                "query_encoder=True, or set answer_token_ids=None."
             )
         if len(self.answer_token_ids) != self.num_labels:
             raise ValueError(
-                f"answer_token_ids must have one id for each of the {self.num_labels} labels, got "
-                f"{len(self.answer_token_ids)} ids"
+                f"answer_token_ids must contain one id for each of the {self.num_labels} labels, "
+                f"got {len(self.answer_token_ids)} ids"
             )
         token_ids = list(self.answer_token_ids)
         are_valid = all(
@@ -243,7 +238,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         )
         if not are_valid or len(set(token_ids)) < len(token_ids):
             raise ValueError(
-                f"answer_token_ids must be distinct ids from 0 to {self.vocab_size - 1}, got "
+                f"answer_token_ids must be different ids from 0 to {self.vocab_size - 1}, got "
                 f"{token_ids!s:.60}"
             )
 

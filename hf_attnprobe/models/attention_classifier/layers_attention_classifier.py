@@ -39,7 +39,7 @@ def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor
 
 
 def count_tokens(attention_mask: Tensor) -> Tensor:
-    """Count the tokens in each text; the count for an empty text is 1.
+    """Count the tokens in each text. An empty text counts as one token.
 
     Args:
         attention_mask: Positions without padding, ``[batch, keys]``.
@@ -53,7 +53,9 @@ def count_tokens(attention_mask: Tensor) -> Tensor:
     """
     is_token = attention_mask.bool()
     if (is_token[:, 1:] & ~is_token[:, :-1]).any():
-        raise ValueError("expected padding on the right only; set tokenizer.padding_side = 'right'")
+        raise ValueError(
+            "expected padding on the right only. Set tokenizer.padding_side = 'right'."
+        )
     return is_token.sum(-1).clamp(min=1)
 
 
@@ -262,8 +264,8 @@ class GuidedAttention(nn.Module):
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
         """Raise ValueError, because the caller must pass the attention weights as ``guide``."""
         raise ValueError(
-            "this model has attention='guided' and does not compute attention weights; pass "
-            "guide=[batch, keys]"
+            "a model with attention='guided' does not compute attention weights. Pass them as "
+            "guide=[batch, keys]."
         )
 
 
@@ -275,11 +277,11 @@ ENCODER_CLASSES = {
     "mlp": MLPEncoder,
     "none": NoEncoder,
 }
-"""Encoder class for each value of the configuration field ``encoder``."""
+"""Maps values of the configuration field ``encoder`` to encoder classes."""
 ATTENTION_CLASSES = {
     "additive": AdditiveAttention,
     "dot_product": DotProductAttention,
     "uniform": UniformAttention,
     "guided": GuidedAttention,
 }
-"""Attention class for each value of the configuration field ``attention``."""
+"""Maps values of the configuration field ``attention`` to attention classes."""

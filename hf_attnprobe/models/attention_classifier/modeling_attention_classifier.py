@@ -265,7 +265,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if input_ids is None:
             raise ValueError(
                 "input_ids are needed to find the possible answers, but only inputs_embeds were "
-                "given; pass candidates=[batch, classes]"
+                "passed. Pass candidates=[batch, classes] as well."
             )
         return find_candidates(input_ids, first, list(answers))
 
@@ -348,8 +348,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """
         if guide is not None and self.config.attention != "guided":
             raise ValueError(
-                "guide can only be used in a model with attention='guided', but this model has "
-                f"attention={self.config.attention!r}; leave guide out"
+                "guide can only be passed to a model with attention='guided', but this model has "
+                f"attention={self.config.attention!r}. Remove guide."
             )
         if not self.config.hierarchical:
             states = self.encode(embeddings, attention_mask)
@@ -388,8 +388,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         if not (self.training and self.config.is_regularised):
             return None
 
-        # States of the text in which the masked words are replaced by the unknown token.
         def encode_masked(masked: Tensor) -> Tensor:
+            """Compute the states of the text, with masked words replaced by the unknown token."""
             mask_vector = self.dropout(self.embeddings.weight[self.config.unk_token_id])
             inputs = mask_vector.where(masked.unsqueeze(-1), embeddings)
             return self.encode(inputs, attention_mask)
@@ -438,7 +438,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
-                "expected exactly one of input_ids and inputs_embeds, got both or neither; pass one"
+                "expected exactly one of input_ids and inputs_embeds, got both or neither"
             )
         if attention_mask is None:
             attention_mask = self.build_attention_mask(input_ids, inputs_embeds)

@@ -57,8 +57,8 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
     """
     if token_type_ids is None:
         raise ValueError(
-            "token_type_ids are needed to separate the two texts; create the tokenizer with "
-            "build_tokenizer(…, pairs=True) and call tokenizer(text, text_pair)"
+            "token_type_ids are needed to separate the two texts. Create the tokenizer with "
+            "build_tokenizer(…, pairs=True), and call tokenizer(text, text_pair)."
         )
     is_token = attention_mask.bool()
     first = is_token & (token_type_ids == 0)
@@ -67,13 +67,14 @@ def split_pair(attention_mask: Tensor, token_type_ids: Tensor | None) -> Pair:
         missing_rows = (~mask.any(-1)).nonzero()[:, 0].tolist()
         if missing_rows:
             raise ValueError(
-                f"expected two texts per row, but row {missing_rows[0]} of the batch has no {name} "
-                "text; call the tokenizer with text and text_pair"
+                f"row {missing_rows[0]} of the batch has no {name} text, but the model reads text "
+                "pairs. Call tokenizer(text, text_pair)."
             )
     if (first[:, 1:] & second[:, :-1]).any() or (first & ~is_token[:, :1]).any():
         raise ValueError(
-            "expected the first text (token type 0) before the second text (1), and padding on the "
-            "right; set tokenizer.padding_side = 'right' and call tokenizer(text, text_pair)"
+            "expected the first text (token type 0) before the second text (token type 1) and "
+            "padding on the right. Call tokenizer(text, text_pair) with tokenizer.padding_side = "
+            "'right'."
         )
     n_second = int(second.sum(-1).max())
     order = (~second).long().argsort(dim=-1, stable=True)[:, :n_second]
@@ -161,8 +162,10 @@ QUERIED_ATTENTION_CLASSES = ATTENTION_CLASSES | {
     "additive": QueriedAdditiveAttention,
     "dot_product": QueriedDotProductAttention,
 }
-"""Attention class for each value of the configuration field ``attention``, in models for text
-pairs, whose attention depends on the second text (the query)."""
+"""Maps values of the configuration field ``attention`` to classes, for models that read text pairs.
+
+In these models, the second text (the query) determines the attention to the first text.
+"""
 
 
 class PairDecoder(nn.Module):
@@ -195,7 +198,7 @@ class PairDecoder(nn.Module):
 
 
 def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
-    """Find the labels whose word occurs in the first text; all labels if none occurs.
+    """Find the labels whose word occurs in the first text. If none occurs, return all labels.
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
@@ -235,6 +238,6 @@ def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
     if len(invalid_rows):
         row = int(invalid_rows[0])
         raise ValueError(
-            f"row {row} of the batch has label {int(labels[row])}, but the word for this label does "
-            "not occur in the first text; leave such texts out or set answer_token_ids=None"
+            f"row {row} of the batch has label {int(labels[row])}, but the word for this label "
+            "does not occur in the first text. Remove such texts, or set answer_token_ids=None."
         )

@@ -62,7 +62,9 @@ def connect_word_vectors(states: Tensor, vectors: Tensor, connection: str) -> Te
     """
     if connection == "concat":
         return torch.cat([states, vectors], dim=-1)
-    return states + vectors if connection == "residual" else states
+    if connection == "residual":
+        return states + vectors
+    return states
 
 
 def average_over_content(values: Tensor, content: Tensor) -> Tensor:
@@ -193,8 +195,8 @@ class Regulariser(nn.Module):
         """
         if input_ids is None:
             raise ValueError(
-                "input_ids are needed to mask words, but only inputs_embeds were given; pass "
-                "input_ids or set mlm_weight=0"
+                "input_ids are needed to mask words, but only inputs_embeds were passed. Pass "
+                "input_ids, or set mlm_weight=0."
             )
         is_known_word = input_ids != self.config.unk_token_id
         masked = draw_masked_words(content & is_known_word, self.config.mlm_rate)

@@ -224,7 +224,7 @@ def test_outputs_of_heads_are_what_the_projection_reads(adapter, observation):
         with model.model.layers[1].self_attn.o_proj.register_forward_pre_hook(replace):
             expected = compute_answer_probs(model, prompt)
         named = get_named_probs(adapter, found[copy, 0], prompt.n_answer)
-        kept = observation.batch.inputs["kept"][0]
+        kept = observation.batch.inputs["candidate_ids"][0]
         assert named.allclose(expected.gather(-1, kept), atol=1e-6)
 
 
@@ -291,7 +291,7 @@ def test_gradient_times_input_holds_attention(adapter, observation):
     embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
     with edit_softmax(lambda layer, weights: weights.detach(), ids.shape[1]):
         logits = model(inputs_embeds=embedded, use_cache=False).logits[0, -prompt.n_answer :]
-    said = observation.batch.inputs["kept"][0].gather(1, (target % 60).t())[:, 0]
+    said = observation.batch.inputs["candidate_ids"][0].gather(1, (target % 60).t())[:, 0]
     chosen = logits.double().softmax(-1)[range(prompt.n_answer), said].sum() / prompt.n_answer
     slope = (torch.autograd.grad(chosen, embedded)[0] * embedded.detach()).sum(-1)[0]
     found = adapter.compute_gradient_times_input(observation, target)[0]
@@ -309,7 +309,7 @@ def test_the_answer_is_read_from_the_same_vector(adapter):
     contrast = adapter.compute_contrast(observation, observation.probs).item()
     assert contrast == pytest.approx((said[0] / expected[0, other]).log().item(), abs=1e-5)
     assert adapter.compute_contrast(observed(adapter), observation.probs).isnan().all()
-    kept = observation.batch.inputs["kept"][0]
+    kept = observation.batch.inputs["candidate_ids"][0]
     assert kept[:, 0].tolist() == prompt.ids[0, -2:].tolist() and kept[0, 1] == other
     copies = adapter.compute_log_prob(observation, observation.probs.expand(3, -1, -1))
     assert copies.shape == (3, 1)
@@ -373,11 +373,11 @@ def test_three_layers_are_checked_at_first_and_others_when_edited(monkeypatch):
 
 
 BAD = {
-    "expected prompts with answers, but the inputs lack labelled": lambda i: i.pop("labelled"),
-    "a prompt that ends with an answer": lambda i: i["labelled"].zero_(),
-    "a passage with units before": lambda i: i["unit_ids"].fill_(-1),
+    "the inputs lack labelled": lambda i: i.pop("labelled"),
+    "a prompt that ends with its answer": lambda i: i["labelled"].zero_(),
+    "expected a passage before the answer": lambda i: i["unit_ids"].fill_(-1),
     "token ids below 60, got 60": lambda i: i["input_ids"].fill_(60),
-    "one prompt in a batch, got 2": lambda i: i.update({n: v.repeat(2, 1) for n, v in i.items()}),
+    "a batch with one prompt, got 2": lambda i: i.update({n: v.repeat(2, 1) for n, v in i.items()}),
 }
 
 

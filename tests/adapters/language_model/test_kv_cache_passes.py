@@ -27,8 +27,8 @@ def test_prompts_side_by_side_are_as_each_alone(name, monkeypatch):
     for positions in ("max_position_embeddings", "n_positions"):  # as many as the longest has
         monkeypatch.setitem(small, positions, max(prompt.ids.shape[1] for prompt in UNLIKE))
     adapter = wrap(decoder(name))
-    monkeypatch.setattr(passes, "DELETION_TOKENS_ON_CPU", 4096)
-    monkeypatch.setattr(passes, "MAX_REPEATED_SHARE", 1)
+    monkeypatch.setattr(passes, "MAX_DELETION_TOKENS_ON_CPU", 4096)
+    monkeypatch.setattr(passes, "MAX_LENGTH_DIFFERENCE", 1)
     sizes, as_one = [], adapter._run_joined
     monkeypatch.setattr(
         adapter, "_run_joined", lambda some: sizes.append(len(some)) or as_one(some)

@@ -396,11 +396,13 @@ def test_self_check_names_the_layer_whose_edit_does_not_arrive(monkeypatch):
 
     monkeypatch.setattr(adapter, "replay_logits", deaf)
     with pytest.raises(
-        AttnProbeError, match=r"editing the attention in layer\.1 did not change any logit"
+        AttnProbeError, match=r"no logit changed when the attention in layer\.1 was edited"
     ):
         adapter.self_check(prepare(adapter))
     monkeypatch.setattr(adapter, "replay_logits", lambda *given: replay(*given) * 1.01)
-    with pytest.raises(AttnProbeError, match=r"unchanged attention in layer\.0 changed the logits"):
+    with pytest.raises(
+        AttnProbeError, match=r"when the attention in layer\.0 was replaced with itself"
+    ):
         adapter.self_check(prepare(adapter))
 
 
@@ -422,7 +424,7 @@ def test_self_check_holds_where_attention_is_uniform_already():
     ("kind", "message"),
     [
         (BertModel, r"expected logits \[batch, classes\] from BertModel, got last_hidden_state"),
-        (BertForMaskedLM, "expected a mask token for a masked language model, got none"),
+        (BertForMaskedLM, "a masked language model needs a mask token"),
     ],
 )
 def test_models_that_cannot_be_audited(kind, message):

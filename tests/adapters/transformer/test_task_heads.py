@@ -196,7 +196,7 @@ def test_the_prediction_is_the_models_own(case):
             )
             continue
         if kind == "words":
-            kept = observation.batch.inputs["kept"][row, 0]
+            kept = observation.batch.inputs["candidate_ids"][row, 0]
             expected = [by_name_next_and_rest(expected[0], kept)]
         for part, p in zip(grouped, expected, strict=False):
             torch.testing.assert_close(part[: len(p)], p.double(), atol=1e-6, rtol=1e-6)
@@ -330,8 +330,8 @@ def test_texts_that_a_head_cannot_read(kind, rows, message):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("words", {}, "expected a mask token for a masked language model"),
-        ("logit", {"threshold": 0.5}, "a threshold applies only to models that predict a number"),
+        ("words", {}, "a masked language model needs a mask token"),
+        ("logit", {"threshold": 0.5}, "threshold is only for models that predict a number"),
         ("logit", {"predicts": "vibes"}, "expected predicts to be one of"),
     ],
 )

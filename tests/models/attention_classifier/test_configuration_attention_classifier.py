@@ -29,12 +29,12 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
         ({"embedding_size": -1}, "embedding_size must be at least 1, got -1"),
         (
             {"query_encoder": True, "hierarchical": True, "sep_token_id": 4},
-            "set hierarchical=False",
+            "Set hierarchical=False",
         ),
         ({"query_encoder": True, "residual_connection": "concat"}, "as wide as the query"),
         ({"answer_token_ids": [5, 6]}, "query_encoder=True"),
         ({"query_encoder": True, "answer_token_ids": [5, 6, 7]}, "one id for each of the 2"),
-        (WIDE | {"residual_connection": "residual"}, "set embedding_size=8"),
+        (WIDE | {"residual_connection": "residual"}, "Set embedding_size=8"),
         (
             WIDE | {"tying": 1.0},
             "tying needs states and word vectors of the same width, got widths 8 and 9",
@@ -46,7 +46,7 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
         ({"mlm_rate": 1.5}, "mlm_rate must be at least 0 and below 1"),
         ({"mlm_weight": 1.0, "mlm_rate": 0.0}, "mlm_weight needs an mlm_rate above 0"),
         ({"mlm_weight": 1.0, "unk_token_id": None}, "and an unk_token_id"),
-        ({"conicity_weight": 1.0, "hierarchical": True}, "set hierarchical=False"),
+        ({"conicity_weight": 1.0, "hierarchical": True}, "Set hierarchical=False"),
         ({"sentence_dropout": -0.1}, "sentence_dropout must be at least 0 and below 1, got -0.1"),
         ({"sentence_dropout": 1.0}, "sentence_dropout must be at least 0 and below 1, got 1.0"),
     ],

@@ -231,14 +231,14 @@ def other_answer(rows):
 @pytest.mark.parametrize(
     ("config", "change", "options", "message"),
     [
-        (AttentionClassifierConfig(), None, {}, "set query_encoder=True"),
+        (AttentionClassifierConfig(), None, {}, "Set query_encoder=True"),
         (OF_PAIRS, without_questions, {}, "texts are not pairs"),
         (AttentionClassifierConfig(), without_questions, IN_TEXT, "answers_in_text needs a model"),
         (
             OF_PAIRS,
             other_answer,
             IN_TEXT,
-            "text 0 has the label '(garden|kitchen|office)', which is not among",
+            "text 0 has the label '(garden|kitchen|office)', but its first text contains only other labels",
         ),
     ],
 )
@@ -276,7 +276,7 @@ def test_an_audit_is_of_the_first_text(trained):
     other = AuditOptions(segment="text_pair")
     for data, options, message in (
         (of_single, AuditOptions(), "needs pairs of texts"),
-        (rows, other, "attends only to the segment text"),
+        (rows, other, "attends only to the segment .text"),
     ):
         with refuses(message):
             audit(trained.model, data, options=options, tokenizer=trained.tokenizer, progress=False)

@@ -21,11 +21,11 @@ DESCRIPTION = (
     "and separately by the change in the prediction when the token is left out. One text proves nothing: "
     "`attnprobe audit` tests a model on many texts, with baselines and confidence intervals."
 )
-"""Markdown text below the title of the web page."""
+"""Description of the web page, as Markdown. It appears below the title."""
 DEFAULT_MODEL = "distilbert/distilbert-base-uncased-finetuned-sst-2-english"
-"""Hub id of the model that is entered in the form when the web page opens."""
+"""Hub id of the default model on the web page."""
 DEFAULT_TEXT = "a wonderful film with a dull end"
-"""Example text that is entered in the form when the web page opens."""
+"""Default text on the web page."""
 
 
 @functools.lru_cache(maxsize=2)

@@ -15,23 +15,23 @@ from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.statistics.rows import PREDICTION_TEST
 
 
-NUMBER = datasets.Value("float64")
-"""``datasets`` feature for a label: a class index, or a number for regression."""
+SINGLE_LABEL = datasets.Value("float64")
+"""``datasets`` feature for a single label per text: a class index, or a number for regression."""
 LABEL_LIST = datasets.List(datasets.Value("int64"))
-"""``datasets`` feature for the labels of a text with several labels, as a list of label indices."""
+"""``datasets`` feature for several labels per text: a list of label indices."""
 SINGLE_TEXT = datasets.Value("string")
-"""``datasets`` feature for an input that is a single text."""
+"""``datasets`` feature for a single text as input."""
 TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
-"""``datasets`` feature for an input that is a pair of texts."""
+"""``datasets`` feature for a pair of texts as input."""
 PROMPT = {
     "context": datasets.Value("string"),
     "question": datasets.Value("string"),
 }
-"""``datasets`` feature for a passage with a question; the language model generates the answer."""
+"""``datasets`` feature for a prompt as input: a passage and a question about it."""
 ANSWERED_PROMPT = {**PROMPT, "answer": datasets.Value("string")}
-"""``datasets`` feature for a passage with a question and its answer."""
+"""``datasets`` feature for a prompt with its answer as input."""
 INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
-"""``datasets`` features of all input formats that the metric supports."""
+"""``datasets`` features for all types of inputs that the metric accepts."""
 
 _DESCRIPTION = """
 Runs faithfulness tests on the attention of a text classifier: rank correlation with
@@ -91,7 +91,7 @@ class AttentionFaithfulness(evaluate.Metric):
             inputs_description=_KWARGS_DESCRIPTION,
             features=[
                 _build_features(text, label)
-                for label in (NUMBER, LABEL_LIST)
+                for label in (SINGLE_LABEL, LABEL_LIST)
                 for text in INPUT_FEATURES
             ],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
@@ -109,7 +109,7 @@ class AttentionFaithfulness(evaluate.Metric):
             return self.features[0]
         text_feature = _get_text_feature(batch["predictions"][0])
         is_list = isinstance(batch["references"][0], list | tuple)
-        return _build_features(text_feature, LABEL_LIST if is_list else NUMBER)
+        return _build_features(text_feature, LABEL_LIST if is_list else SINGLE_LABEL)
 
     def compute(
         self,

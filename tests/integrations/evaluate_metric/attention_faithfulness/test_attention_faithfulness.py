@@ -65,7 +65,7 @@ def test_a_model_as_an_object_with_its_tokenizer(metric, checkpoint, tokenizer, 
     expected = metric.compute(**given, model_id=str(checkpoint))
     assert metric.compute(**given, model=model, tokenizer=tokenizer) == expected
     assert metric.compute(**given, model=model) == expected  # it knows where it came from
-    with pytest.raises(AttnProbeError, match="pass tokenizer="):
+    with pytest.raises(AttnProbeError, match="needs a tokenizer"):
         model.name_or_path = ""
         metric.compute(**given, model=model)
 
