@@ -16,6 +16,7 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
     CLASSIFIER_PARTS,
+    DELETION_PARTS,
     Part,
     add_commonest_position,
     find_default_classes,
@@ -108,7 +109,10 @@ class Evidence:
     @cached_property
     def default_classes(self) -> list[str]:
         """Classes that the model predicts if nothing in the text points to another class."""
-        return find_default_classes(self.texts, self.classes, self.parts)
+        # Deleting words shows that a text contains no evidence. Exchanging them would not, because
+        # the new words can contain evidence for another class.
+        parts = ANSWER_PARTS if self.words.kind == "answer" else DELETION_PARTS
+        return find_default_classes(self.texts, self.classes, parts)
 
     @cached_property
     def explained_evidence(self) -> "Evidence":

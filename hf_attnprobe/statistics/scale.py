@@ -4,14 +4,18 @@ A ranking orders the tokens of a text by importance. Its faithfulness is the mea
 are measured with the same model and on the same texts. A negative value means that the ranking is worse
 than random. The parts for classifiers are:
 
-importance  Mean Gini correlation between the ranking and leave-one-out.
+importance  Mean Gini correlation between the ranking and the output changes when single words are
+            exchanged for words of texts with another prediction (test ``exchange``).
 erasure     (random − ranking) / (random − best). The three numbers are the mean shares of attention
             weights that are erased until the decision has lost nine tenths of its margin. The result
             is multiplied by the share of texts in which any order achieves this.
-removal     (ranking − random) / (best − random). The three numbers are the mean losses without the
-            first tokens of each order.
+removal     (ranking − random) / (best − random). The three numbers are the mean output changes when
+            the first words of each order are exchanged together.
 mass        (overlap − chance) / (1 − chance). The overlap compares the attention weights with the
-            importance of each token.
+            output change when each word is exchanged.
+
+If no word can be exchanged, for example because the model predicts the same class for all texts, then
+words are deleted instead for importance, removal and mass (test ``scale``).
 
 The parts for language models that answer from a passage are measured in nats. Here the units of the
 passage, such as its sentences, are ranked instead of tokens:
@@ -70,6 +74,8 @@ class Part:
             otherwise. The position is multiplied by its mean. Empty if there is none.
         is_share: whether the first statistic is 0 or 1 for each text. The part's confidence
             interval is then at least as wide as the exact interval for this share.
+        fallback: part that replaces this one if no word was exchanged. None if this part does not
+            need exchanged words.
     """
 
     key: str
@@ -77,6 +83,17 @@ class Part:
     combine: MeanFunction
     reach_statistic: str = ""
     is_share: bool = False
+    fallback: "Part | None" = None
+
+    def resolve(self, texts: Texts) -> "Part":
+        """Return the part that the texts allow: this one, or its fallback.
+
+        Args:
+            texts: statistics at one site.
+        """
+        if self.fallback is None or has_exchanges(texts):
+            return self
+        return self.fallback
 
     def format_statistic_names(self, ranking: str) -> list[str]:
         """Insert a ranking into the statistic names, as in "removal@attention".
@@ -137,7 +154,27 @@ def _compute_position_above_baselines(means: np.ndarray) -> np.ndarray:
     return compute_scale_position(best_baseline, value, np.ones_like(value))
 
 
-IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
+EXCHANGE_STATISTIC = "exchange_importance@attention"
+"""Name of a statistic that is only defined in texts whose words could be exchanged."""
+
+
+def has_exchanges(texts: Texts) -> bool:
+    """Check whether words were exchanged in any text, so that faithfulness is measured by exchange.
+
+    Args:
+        texts: statistics at one site.
+    """
+    return not np.isnan(texts.get_values(EXCHANGE_STATISTIC)).all()
+
+
+DELETION_IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
+DELETION_REMOVAL = Part(
+    "removal", ("removal@random", "removal@{}", "removal@best"), _compute_position_to_best
+)
+DELETION_MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
+IMPORTANCE = Part(
+    "importance", ("exchange_importance@{}",), _take_first_mean, fallback=DELETION_IMPORTANCE
+)
 ERASURE = Part(
     key="erasure",
     columns=(
@@ -149,9 +186,19 @@ ERASURE = Part(
     reach_statistic="lead_is_lost",
 )
 REMOVAL = Part(
-    "removal", ("removal@random", "removal@{}", "removal@best"), _compute_position_to_best
+    "removal",
+    ("exchange_removal@random", "exchange_removal@{}", "exchange_removal@best"),
+    _compute_position_to_best,
+    fallback=DELETION_REMOVAL,
 )
-MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
+MASS = Part(
+    "mass",
+    ("exchange_mass@{}", "exchange_mass_by_chance@{}"),
+    _compute_position_above_baselines,
+    fallback=DELETION_MASS,
+)
+DELETION_PARTS = (DELETION_IMPORTANCE, ERASURE, DELETION_REMOVAL, DELETION_MASS)
+"""Parts of a classifier's faithfulness if words are deleted instead of exchanged."""
 CLASSIFIER_PARTS = (IMPORTANCE, ERASURE, REMOVAL, MASS)
 """Parts of a classifier's faithfulness, in the order in which reports list them.
 
@@ -322,6 +369,7 @@ def _collect_part_data(part: Part, texts: Texts, ranking: str) -> _PartData | No
     Returns:
         The statistics for all texts. None if a statistic is missing, or if no text has a value.
     """
+    part = part.resolve(texts)
     names = part.format_statistic_names(ranking)
     values = np.stack([texts.get_values(name) for name in names], axis=1)
     has_values = ~np.isnan(values).any(1)
