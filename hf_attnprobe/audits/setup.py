@@ -39,6 +39,7 @@ from hf_attnprobe.audits.split_samples import (
     set_donors,
     set_reference,
     set_sharpness,
+    set_unit_donors,
 )
 from hf_attnprobe.audits.user_scores import attach_scores, read_scores
 from hf_attnprobe.core.distributed import get_process_state
@@ -483,6 +484,7 @@ def encode_audit(
         set_reference(adapter, tokenizer, split_examples, selection.tests)
         set_sharpness(adapter, tokenizer, split_examples)
         set_donors(audited_model, split_examples, selection, options.seed)
+        set_unit_donors(audited_model, split_examples, selection, options.seed)
     return PreparedAudit(
         audited_model=audited_model,
         options=options,

@@ -40,6 +40,7 @@ from hf_attnprobe.statistics.verdicts import (
     explain_missing_questions,
     index_by_rule,
     join_rule_names,
+    list_deciding_findings,
 )
 from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
 
@@ -207,10 +208,8 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
 def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     """Return a command or advice that provides as many texts as the open questions need."""
     min_texts = get_min_texts(report.words)
-    # Only findings with these roles decide the main answer.
-    deciding_roles = ("score", "effect", "gate")
     open_findings = [
-        f for f in report.findings if f.role in deciding_roles and f.answer == Answer.CANNOT_SAY
+        f for f in list_deciding_findings(report.findings) if f.answer == Answer.CANNOT_SAY
     ]
     suggestions = [suggest_total_texts(f, min_texts) for f in open_findings]
     n_needed = max((n for n in suggestions if n is not None), default=None)
@@ -296,6 +295,7 @@ def _describe_effects(report: AuditResult) -> dict[str, str]:
     """
     findings = index_by_rule(report.findings)
     return {
+        "path_share": _describe_path_share(findings.get("path_share"), report),
         "effect": _describe_effect(findings.get("effect"), report),
         "path": _describe_with_number(findings.get("path"), report),
         "interchange": _describe_interchange(report),
@@ -310,6 +310,18 @@ def _describe_with_number(finding: Finding | None, report: AuditResult) -> str:
     has_number = finding.n >= MIN_DISPLAYED_TEXTS and not math.isnan(finding.value)
     number = f" ({finding.value:.0%})" if has_number else ""
     return format_sentence(f"{describe_finding(finding, report.words)}{number}")
+
+
+def _describe_path_share(path_share: Finding | None, report: AuditResult) -> str:
+    """Return a sentence on how much of the decision passes through attention."""
+    if path_share is None:
+        return ""
+    if path_share.n < MIN_DISPLAYED_TEXTS:
+        return format_sentence(describe_finding(path_share, report.words))
+    note = f"{path_share.rule_with_thresholds.yes:.0%} or more counts"
+    if path_share.answer == Answer.CANNOT_SAY:
+        note = "not settled"
+    return f"{path_share.value:.0%} of the decision passes through attention ({note})."
 
 
 LARGE_EFFECT_RATIO = 2.0

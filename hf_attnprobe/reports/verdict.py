@@ -452,7 +452,7 @@ WORSE_THAN_RANDOM = "worse than a random order of the {units}"
 """Explanation of a faithfulness score whose whole confidence interval is below 0."""
 
 OPEN_QUESTIONS = {
-    "importance": "{units} with more attention matter more when left out",
+    "importance": "{units} with more attention matter more when exchanged",
     "erasure": "the largest attention weights decide the prediction",
     "removal": "the most attended {units} decide the prediction",
     "mass": "attention is proportional to how much the {units} matter",
@@ -460,6 +460,7 @@ OPEN_QUESTIONS = {
     "drop": "the most attended {units} decide the answer",
     "source": "the most attended of the {units} is the one that the answer depends on",
     "path": "blocking attention to {units} costs as much as deleting them",
+    "path_share": "a substantial part of the decision passes through attention",
     "effect": "it matters which of the {units} has which weight",
     "uniqueness": "very different weights would change the output",
 }
@@ -491,7 +492,8 @@ def describe_finding(
     if "random order" in rule.scale_ends and interval is not None and interval[1] < 0:
         return words.fill(WORSE_THAN_RANDOM)
     little = "little" if finding.value > 0 else "no"
-    return words.fill(rule.get_clause(finding.answer), little=little)
+    clause = rule.get_clause(finding.answer)
+    return words.fill(clause, little=little, value=max(finding.value, 0.0))
 
 
 def get_min_texts(words: Wording) -> int:

@@ -6,11 +6,12 @@ verdict, the reports, comparisons between audits and ``docs/verdicts.md`` all us
 
 The verdict mainly depends on faithfulness, whose parts are measured on the same scale (see
 :mod:`~hf_attnprobe.statistics.scale`). If attention has no effect on the output, there is nothing to
-explain. Uniqueness is reported in addition and never changes the verdict.
+explain: a classifier's decision must pass through attention (path share), and a language model's output
+must change when its weights are shuffled. Uniqueness is reported in addition and never changes the verdict.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -19,14 +20,14 @@ import numpy as np
 from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import (
-    Answer,
     Measure,
     Rule,
-    grade,
     make_statistic_measure,
 )
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
+    CLASSIFIER_PARTS,
+    DELETION_PARTS,
     DROP,
     ERASURE,
     IMPORTANCE,
@@ -41,6 +42,7 @@ from hf_attnprobe.statistics.scale import (
     compute_faithfulness,
     compute_scale_position,
     estimate_part,
+    has_exchanges,
 )
 
 
@@ -58,8 +60,6 @@ class Measurement:
         lower_estimate: lower bound, if ``estimate`` is only an upper bound.
         open_reason: reason why even more texts would not settle the answer.
         is_upper_bound: whether ``estimate`` is only an upper bound.
-        has_no_effect: whether the intervals show that even the worst shuffle of the attention
-            weights hardly changes the output.
     """
 
     estimate: Estimate
@@ -68,7 +68,6 @@ class Measurement:
     lower_estimate: Estimate | None = None
     open_reason: str = ""
     is_upper_bound: bool = False
-    has_no_effect: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +157,7 @@ def _add_question(
 
 THRESHOLD_SOURCE = (
     "thresholds by calibration: models reach them if their attention points to the deciding words in "
-    "half or in three quarters of the texts (docs/calibration.md)"
+    "two fifths or in two thirds of the texts (docs/calibration.md)"
 )
 """Source of the two faithfulness thresholds, .4 (partly) and .65 (yes), as printed in reports."""
 SCALE_ENDS = {"random order": 0.0, "best order": 1.0}
@@ -167,6 +166,12 @@ PARTLY_THRESHOLD = 0.4
 """Smallest faithfulness for the answer "partly". A random order has 0, and the best order has 1."""
 YES_THRESHOLD = 0.65
 """Smallest faithfulness for the answer "yes". A random order has 0, and the best order has 1."""
+PATH_SHARE_THRESHOLD = 0.2
+"""Smallest share of the decision that must pass through attention for the answer "yes"."""
+SEED_DEVIATION = 0.04
+"""Standard deviation of faithfulness between training seeds, measured on SST (docs/results.md)."""
+CLEAR_DIFFERENCE = 0.2
+"""Difference between faithfulness by exchange and by deletion from which a report explains it."""
 EFFECT_THRESHOLD = 0.05
 """Smallest effect of attention for the answer "yes".
 
@@ -204,7 +209,8 @@ COMPARED_RANKINGS = {
     scale="position between a random order and the best order",
     if_yes="the {units} with most attention are mostly those that decide the prediction",
     if_partly="attention points to the {units} that decide the prediction more often than not",
-    if_no="attention mostly points to {units} that do not decide the prediction",
+    if_no="attention is only {value:.0%} of the way from a random order of the {units} to the best "
+    "one, so many of the highlighted {units} do not decide the prediction",
     scale_ends=SCALE_ENDS,
     yardsticks=COMPARED_RANKINGS,
     role="score",
@@ -233,9 +239,62 @@ def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
         "On the scale from a random order, 0, to the best order, 1, attention is at "
         f"{faithfulness.score.interval_text} ({rule.threshold_text}): {part_values}."
     )
-    default_note = _describe_default_classes(evidence)
-    class_note = _describe_class_differences(explained)
-    return Measurement(faithfulness.score, f"{sentence}{default_note}{class_note}", yardsticks)
+    notes = [
+        _describe_seed_spread(faithfulness.score, rule),
+        _describe_deletion(explained, faithfulness.score),
+        _describe_default_classes(evidence),
+        _describe_class_differences(explained),
+    ]
+    return Measurement(faithfulness.score, "".join([sentence, *notes]), yardsticks)
+
+
+def _describe_seed_spread(score: Estimate, rule: Rule) -> str:
+    """Warn that another training seed may get another answer, if a threshold is near.
+
+    Returns:
+        A sentence; empty if both thresholds are farther away than two standard deviations.
+    """
+    distance = min(abs(score.value - threshold) for threshold in rule.thresholds.values())
+    if not distance < 2 * SEED_DEVIATION:
+        return ""
+    return (
+        f" A threshold is only {distance:.2f} away, so the same model trained with another seed may "
+        f"get another answer (standard deviation between seeds: {SEED_DEVIATION:.2f})."
+    )
+
+
+def _describe_deletion(evidence: Evidence, score: Estimate) -> str:
+    """Compare faithfulness by exchange with faithfulness by deletion.
+
+    Returns:
+        A sentence; empty if words could not be compared in both ways, or if both ways agree.
+    """
+    if evidence.parts is not CLASSIFIER_PARTS:
+        return ""
+    deletion = compute_faithfulness(evidence.texts, parts=DELETION_PARTS).score
+    if not deletion.n:
+        return ""
+    if not has_exchanges(evidence.texts):
+        return (
+            f" Words were deleted, because they could not be exchanged: no {evidence.words.texts} "
+            "with another prediction were available."
+        )
+    if deletion.ci95 is None or score.ci95 is None:
+        return ""
+    low, high = deletion.ci95
+    is_clearly_higher = low > score.ci95[1] and deletion.value - score.value > CLEAR_DIFFERENCE
+    is_clearly_lower = high < score.ci95[0] and score.value - deletion.value > CLEAR_DIFFERENCE
+    if not is_clearly_higher and not is_clearly_lower:
+        return ""
+    reason = (
+        "the model reads through some of the attended {units}, but which {units} they are hardly matters"
+        if is_clearly_higher
+        else "deletion also shifts positions and removes {units} that have copies elsewhere"
+    )
+    return (
+        f" If {evidence.words.units} are deleted instead of exchanged, attention is at "
+        f"{deletion.interval_text}: {evidence.words.fill(reason)}."
+    )
 
 
 def _describe_default_classes(evidence: Evidence) -> str:
@@ -313,6 +372,20 @@ Maps the short name of each mean, such as "random", to a statistic and its descr
 """
 
 
+@dataclass(frozen=True)
+class PartDescription:
+    """Description of the result of a faithfulness part.
+
+    Attributes:
+        template: result in sentences. Its placeholders are ``score`` (the estimate), ``amount``
+            (the unit of a loss) and the names in ``supporting_means`` (further estimates).
+        supporting_means: statistics whose means are printed next to the part.
+    """
+
+    template: str
+    supporting_means: SupportingMeans
+
+
 def _register_part_question(
     key: str,
     part: Part,
@@ -320,8 +393,8 @@ def _register_part_question(
     question: str,
     measure: str,
     *,
-    template: str,
-    supporting_means: SupportingMeans,
+    description: PartDescription,
+    deletion_description: PartDescription | None = None,
     groups: Sequence[dict[str, Question]] = (CLASSIFIER_QUESTIONS,),
     **attributes: Any,
 ) -> None:
@@ -333,9 +406,8 @@ def _register_part_question(
         name: one or two words with which the answer begins.
         question: the question.
         measure: description of the number that is graded.
-        template: result description. Its placeholders are ``score`` (the estimate), ``amount``
-            (the unit of a loss) and the names in ``supporting_means`` (further estimates).
-        supporting_means: statistics whose means are printed next to the part.
+        description: description of the result.
+        deletion_description: description of the result if words were deleted instead of exchanged.
         groups: question dictionaries to which the question is added.
         **attributes: other attributes of :class:`Question`.
     """
@@ -345,51 +417,70 @@ def _register_part_question(
         score = estimate_part(explained.texts, part)
         if not score.n:
             return None
+        used = description
+        if deletion_description is not None and not has_exchanges(explained.texts):
+            used = deletion_description
         means = {
             name: explained.estimate_mean(statistic)
-            for name, (statistic, _) in supporting_means.items()
+            for name, (statistic, _) in used.supporting_means.items()
         }
         amount = explained.words.standard_amount
-        sentences = template.format(score=score, amount=amount, **means)
+        sentences = used.template.format(score=score, amount=amount, **means)
         yardsticks = {name: mean.value for name, mean in means.items()}
         return Measurement(score, sentences, yardsticks)
 
-    descriptions = {name: description for name, (_, description) in supporting_means.items()}
-    part_attributes = _build_part_attributes(part, yardsticks=descriptions, **attributes)
+    supporting_means = dict(description.supporting_means)
+    if deletion_description is not None:
+        supporting_means |= deletion_description.supporting_means
+    labels = {name: label for name, (_, label) in supporting_means.items()}
+    part_attributes = _build_part_attributes(part, yardsticks=labels, **attributes)
     _add_question(key, name, question, measure, measure_part, groups, part_attributes)
 
+
+LEAVE_ONE_OUT_MEANS: SupportingMeans = {
+    "precision": (
+        "attention_leave_one_out_precision",
+        "precision for the tokens that make up half of the leave-one-out importance",
+    ),
+    "tau": (
+        "attention_leave_one_out_tau",
+        "Kendall's τ of attention and leave-one-out, which weights all pairs equally",
+    ),
+    "gradient": (
+        "gradient_leave_one_out_tau",
+        "Kendall's τ of gradients and leave-one-out",
+    ),
+}
+"""Published statistics about leave-one-out that are printed next to importance."""
 
 _register_part_question(
     "importance",
     IMPORTANCE,
     "Importance",
-    "Do tokens with more attention matter more when they are left out?",
-    "Gini correlation of attention with the loss when each token is left out, at the standard "
-    "temperature, mean over texts",
-    template="Attention scores {score.interval_text} in ranking the tokens by how much they matter "
-    "when left out (1 is the best order, 0 a random one).",
-    supporting_means={
-        "precision": (
-            "attention_leave_one_out_precision",
-            "precision for the tokens that make up half of the importance",
-        ),
-        "tau": (
-            "attention_leave_one_out_tau",
-            "Kendall's τ of attention and leave-one-out, which weights all pairs equally",
-        ),
-        "gradient": (
-            "gradient_leave_one_out_tau",
-            "Kendall's τ of gradients and leave-one-out",
-        ),
-    },
-    source="Jain & Wallace 2019, Section 4.1, weighted by importance (Schechtman & Yitzhaki "
-    "1987); " + THRESHOLD_SOURCE,
-    procedure="Each token is left out in turn. The change of {prediction} shows how important the "
-    "token is. The score shows how well attention ranks the important tokens first.",
-    if_yes="{units} with more attention matter more when they are left out",
-    if_partly="{units} with more attention often matter more when they are left out",
-    if_no="attention hardly shows which {units} matter when they are left out",
-    test="scale",
+    "Do words with more attention matter more?",
+    "Gini correlation of attention with the output change when each word is exchanged for a word of a "
+    "text with another prediction, at the standard temperature, mean over texts; if no word can be "
+    "exchanged, with the loss when each word is left out",
+    description=PartDescription(
+        "Attention scores {score.interval_text} in ranking the words by how much the output changes "
+        "when they are exchanged (1 is the best order, 0 a random one).",
+        LEAVE_ONE_OUT_MEANS,
+    ),
+    deletion_description=PartDescription(
+        "Attention scores {score.interval_text} in ranking the words by how much they matter when "
+        "left out (1 is the best order, 0 a random one).",
+        LEAVE_ONE_OUT_MEANS,
+    ),
+    source="like the comparison with leave-one-out in Jain & Wallace 2019, Section 4.1, but weighted by "
+    "importance (Schechtman & Yitzhaki 1987) and with exchanged instead of deleted words; "
+    + THRESHOLD_SOURCE,
+    procedure="Each word is exchanged for a word of another text that the model predicts otherwise. The "
+    "new word has the same rank by attention in its text. The change of {prediction} shows how much "
+    "the word matters. The score shows how well attention ranks the words that matter first.",
+    if_yes="{units} with more attention matter more when they are exchanged",
+    if_partly="{units} with more attention often matter more when they are exchanged",
+    if_no="attention hardly shows which {units} matter when they are exchanged",
+    test="exchange",
     charts=("tau_leave_one_out", "tau_gradient"),
 )
 
@@ -480,32 +571,45 @@ _register_part_question(
     "removal",
     REMOVAL,
     "Removal",
-    "Does the prediction lose its probability without the tokens with most attention?",
-    "(attention − random) / (best − random), from the mean losses without the first 1, 5, 10, 20 "
-    "and 50% of the tokens of an order, at the standard temperature",
-    template="Without the tokens with most attention the prediction loses {attention.value:.2f} "
-    "{amount}, without as many random tokens {random.value:.2f}, and without those of the best "
-    "known order {best.value:.2f}. On the scale from random to best, attention scores "
-    "{score.interval_text}.",
-    supporting_means={
-        "attention": (
-            "removal@attention",
-            "loss without the tokens with most attention",
-        ),
-        "random": ("removal@random", "loss without random tokens"),
-        "best": (
-            "removal@best",
-            "loss without the first tokens of the best known order",
-        ),
-    },
-    source="DeYoung et al. 2020, normalised as in Edin et al. 2025; " + THRESHOLD_SOURCE,
-    procedure="The tokens with most attention are removed from the text itself. The loss is compared "
-    "with the loss without as many random tokens, and with the largest loss that any known order "
-    "causes.",
-    if_yes="removing the most attended {units} undermines the prediction",
-    if_partly="removing the most attended {units} costs more than removing random ones",
-    if_no="removing the most attended {units} costs {little} more than removing random ones",
-    test="scale",
+    "Does the prediction depend on the words with most attention?",
+    "(attention − random) / (best − random), from the mean output changes when the first 1, 5, 10, 20 "
+    "and 50% of the words of an order are exchanged, at the standard temperature; if no word can be "
+    "exchanged, from the losses without these words",
+    description=PartDescription(
+        "Exchanging the words with most attention changes the output by {attention.value:.2f}, "
+        "exchanging as many random words by {random.value:.2f}, and those of the best known order by "
+        "{best.value:.2f}. On the scale from random to best, attention scores {score.interval_text}.",
+        {
+            "attention": (
+                "exchange_removal@attention",
+                "output change without the words with most attention",
+            ),
+            "random": ("exchange_removal@random", "output change without random words"),
+            "best": (
+                "exchange_removal@best",
+                "output change without the first words of the best known order",
+            ),
+        },
+    ),
+    deletion_description=PartDescription(
+        "Without the words with most attention the prediction loses {attention.value:.2f} {amount}, "
+        "without as many random words {random.value:.2f}, and without those of the best known order "
+        "{best.value:.2f}. On the scale from random to best, attention scores {score.interval_text}.",
+        {
+            "attention": ("removal@attention", "loss without the words with most attention"),
+            "random": ("removal@random", "loss without random words"),
+            "best": ("removal@best", "loss without the first words of the best known order"),
+        },
+    ),
+    source="like the comprehensiveness of DeYoung et al. 2020, normalised as in Edin et al. 2025, but "
+    "with exchanged instead of deleted words; " + THRESHOLD_SOURCE,
+    procedure="The words with most attention are exchanged together for words of a text that the model "
+    "predicts otherwise. The change of the output is compared with that for as many random words, and "
+    "with the largest change that any known order causes.",
+    if_yes="exchanging the most attended {units} changes the prediction",
+    if_partly="exchanging the most attended {units} changes more than exchanging random ones",
+    if_no="exchanging the most attended {units} changes {little} more than exchanging random ones",
+    test="exchange",
     charts=("comprehensiveness", "sufficiency"),
 )
 
@@ -514,31 +618,97 @@ _register_part_question(
     "mass",
     MASS,
     "Mass",
-    "Is attention distributed over the tokens in proportion to their importance?",
-    "(overlap − chance) / (1 − chance), from the mean overlaps of the attention weights with the "
-    "losses when each token is left out",
-    template="The distribution of attention over the tokens overlaps with that of their importance by "
-    "{overlap.value:.0%}; the same weights on random tokens would overlap by {chance.value:.0%}. On "
-    "the scale from there to 100%, attention scores {score.interval_text}.",
-    supporting_means={
-        "overlap": (
-            "mass@attention",
-            "overlap of attention with the importance of the tokens",
-        ),
-        "chance": (
-            "mass_by_chance@attention",
-            "overlap of the same weights on random tokens",
-        ),
-    },
-    source="overlap is 1 − total variation; Shapley values in short texts; " + THRESHOLD_SOURCE,
-    procedure="A map of a text should show the loss when each token is left out, as a share of the "
-    "sum of all losses. The overlap of attention with these shares is compared with the overlap of "
-    "the same weights on random tokens.",
+    "Is attention distributed over the words in proportion to their importance?",
+    "(overlap − chance) / (1 − chance), from the mean overlaps of the attention weights with the output "
+    "changes when each word is exchanged; if no word can be exchanged, with the losses when each word "
+    "is left out",
+    description=PartDescription(
+        "The distribution of attention over the words overlaps with that of the output changes by "
+        "{overlap.value:.0%}; the same weights on random words would overlap by {chance.value:.0%}. "
+        "On the scale from there to 100%, attention scores {score.interval_text}.",
+        {
+            "overlap": (
+                "exchange_mass@attention",
+                "overlap of attention with the importance of the words",
+            ),
+            "chance": (
+                "exchange_mass_by_chance@attention",
+                "overlap of the same weights on random words",
+            ),
+        },
+    ),
+    deletion_description=PartDescription(
+        "The distribution of attention over the words overlaps with that of their importance by "
+        "{overlap.value:.0%}; the same weights on random words would overlap by {chance.value:.0%}. "
+        "On the scale from there to 100%, attention scores {score.interval_text}.",
+        {
+            "overlap": ("mass@attention", "overlap of attention with the importance of the words"),
+            "chance": ("mass_by_chance@attention", "overlap of the same weights on random words"),
+        },
+    ),
+    source="overlap is 1 − total variation; " + THRESHOLD_SOURCE,
+    procedure="A map of a text should show how much each word matters, as a share of the total. The "
+    "overlap of attention with these shares is compared with the overlap of the same weights on random "
+    "words.",
     if_yes="attention is distributed over the {units} in proportion to their importance",
     if_partly="some of the attention is on {units} that matter, and some on others",
     if_no="much of the attention is on {units} that do not matter",
-    test="scale",
+    test="exchange",
 )
+
+
+# --- Path share -----------------------------------------------------------------------------------
+
+
+@register_question(
+    "path_share",
+    "Path share",
+    "How much of the decision passes through the attention pattern?",
+    "1 − margin of the decision with even weights / margin with the model's weights, between 0 and 1, "
+    "mean over texts (predicted numbers: change with even weights in standard deviations of the "
+    "predictions, at most 1)",
+    partly=PATH_SHARE_THRESHOLD,
+    yes=PATH_SHARE_THRESHOLD,
+    source="in constructed models, the number equals the known share; attention that does nothing has at "
+    "most .10, and attention that decides at least .27 (docs/calibration.md)",
+    procedure="All {units} of a text get the same attention weight. The margin is the log-probability "
+    "of the predicted class minus that of the best other class. If the decision is read through "
+    "attention, the margin shrinks. If it bypasses attention, the margin stays, and attention explains "
+    "nothing, however well it ranks the {units}.",
+    scale="share of the decision that passes through attention",
+    if_yes="a substantial part of the decision passes through attention",
+    if_no="more than four fifths of the decision bypass attention",
+    scale_ends={"bypasses attention": 0.0, "passes through attention": 1.0},
+    yardsticks={"output": "change of the output with even weights (total variation)"},
+    role="effect",
+    groups=(CLASSIFIER_QUESTIONS,),
+    test="uniform_attention",
+    compared_measures=(
+        make_statistic_measure(
+            "share of the decision that passes through attention",
+            "path_share",
+            excludes_default_classes=True,
+        ),
+    ),
+)
+def measure_path_share(evidence: Evidence, rule: Rule) -> Measurement | None:
+    """Measure the share of the decision that passes through the attention pattern."""
+    explained = evidence.explained_evidence
+    share = explained.estimate_mean("path_share")
+    if not share.n:
+        return None
+    sentences = (
+        f"{share.value:.0%} of the decision passes through attention ({share.interval_text}, "
+        f"{rule.threshold_text})."
+    )
+    n_single = len(explained.texts) - share.n
+    if n_single:
+        sentences += (
+            f" {explained.words.format_text_count(n_single)} with a single word left out, because "
+            "weights on one word have no pattern."
+        )
+    output_change = explained.estimate_mean("uniform_tvd")
+    return Measurement(share, sentences, {"output": output_change.value})
 
 
 # --- Effect and uniqueness -----------------------------------------------------------------------
@@ -601,8 +771,7 @@ def measure_effect(evidence: Evidence, rule: Rule) -> Measurement | None:
     )
     if flips.n:
         sentences += f" {flips.value:.0%} of the shuffles flip {evidence.words.decision}."
-    has_no_effect = grade(worst_change, rule) == grade(change, rule) == Answer.NO
-    return Measurement(change, sentences, yardsticks, has_no_effect=has_no_effect)
+    return Measurement(change, sentences, yardsticks)
 
 
 @register_question(
@@ -758,19 +927,21 @@ _register_part_question(
     "Do units with more attention cost the answer more when they are deleted?",
     "Gini correlation of attention with the nats that the answer loses without each unit, mean "
     "over texts with more than 4 units",
-    template="Attention scores {score.interval_text} in ranking the units by how much their deletion "
-    "costs the answer (1 is the best order, 0 chance); a ranking by length would score "
-    "{length.value:.2f}.",
-    supporting_means={
-        "tau": (
-            "source_tau@attention",
-            "Kendall's τ of attention and deletion, which weights all pairs equally",
-        ),
-        "length": (
-            "source_agreement@length",
-            "score of a ranking by the length of the units",
-        ),
-    },
+    description=PartDescription(
+        "Attention scores {score.interval_text} in ranking the units by how much their deletion "
+        "costs the answer (1 is the best order, 0 chance); a ranking by length would score "
+        "{length.value:.2f}.",
+        {
+            "tau": (
+                "source_tau@attention",
+                "Kendall's τ of attention and deletion, which weights all pairs equally",
+            ),
+            "length": (
+                "source_agreement@length",
+                "score of a ranking by the length of the units",
+            ),
+        },
+    ),
     source="like the importance of a classifier, in nats; " + THRESHOLD_SOURCE,
     procedure=UNIT_DEFINITION
     + "Each unit is deleted in turn. The fall of the answer's log-probability "
@@ -792,17 +963,19 @@ _register_part_question(
     "nats that the answer loses without the 1, 3 and 5 units with most attention (top-k drop), on a "
     "scale from the loss without random units, 0, to the largest loss of any order that was tried, "
     "1; computed from means over texts with at least twice as many units",
-    template="Without the units with most attention the answer loses {attention.interval_text} nats, "
-    "without as many random units {random.interval_text}, and at most {best.interval_text}. On the "
-    "scale from random to best, attention is at {score.interval_text}.",
-    supporting_means={
-        "attention": (
-            "drop@attention",
-            "nats lost without the units with most attention",
-        ),
-        "random": ("drop@random", "nats lost without as many random units"),
-        "best": ("drop@best", "nats lost without the best units"),
-    },
+    description=PartDescription(
+        "Without the units with most attention the answer loses {attention.interval_text} nats, "
+        "without as many random units {random.interval_text}, and at most {best.interval_text}. On the "
+        "scale from random to best, attention is at {score.interval_text}.",
+        {
+            "attention": (
+                "drop@attention",
+                "nats lost without the units with most attention",
+            ),
+            "random": ("drop@random", "nats lost without as many random units"),
+            "best": ("drop@best", "nats lost without the best units"),
+        },
+    ),
     source="ContextCite (Cohen-Wang et al. 2024), between random units and the best units; "
     + THRESHOLD_SOURCE,
     procedure=UNIT_DEFINITION
@@ -916,6 +1089,10 @@ def measure_path(evidence: Evidence, rule: Rule) -> Measurement | None:
     )
     return Measurement(share, sentences, {"knockout": largest_loss.value, "units": n_units.value})
 
+
+# A classifier's effect is reported, but its path share decides: the effect of a shuffle also depends on
+# the number of classes, and a joint shuffle of several heads can repair itself.
+CLASSIFIER_QUESTIONS["effect"] = replace(CLASSIFIER_QUESTIONS["effect"], role="additional")
 
 ALL_QUESTIONS = {**CLASSIFIER_QUESTIONS, **ANSWER_QUESTIONS}
 """All questions about attention, for classifiers and for language models, keyed by a short name."""

@@ -213,8 +213,6 @@ class Finding:
         n: number of texts.
         yardsticks: numbers that are printed for comparison, by name.
         is_upper_bound: whether ``value`` is only an upper bound.
-        has_no_effect: whether the intervals show that even the worst shuffle of the attention
-            weights hardly changes the output.
         open_reason: reason why even more texts would not settle an answer "cannot say".
         partly: user-defined threshold for "partly"; None if the rule's own threshold was used.
         yes: user-defined threshold for "yes"; None if the rule's own threshold was used.
@@ -231,7 +229,6 @@ class Finding:
     n: int
     yardsticks: dict[str, float] = field(default_factory=dict)
     is_upper_bound: bool = False
-    has_no_effect: bool = field(default=False, metadata={"plain_name": "is_nothing"})
     open_reason: str = field(default="", metadata={"plain_name": "open_because"})
     partly: float | None = None
     yes: float | None = None
@@ -364,7 +361,6 @@ def grade_measurement(
     return replace(
         finding,
         is_upper_bound=measurement.is_upper_bound,
-        has_no_effect=measurement.has_no_effect,
         open_reason=measurement.open_reason if answer == Answer.CANNOT_SAY else "",
     )
 
@@ -525,11 +521,6 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
     return (
         (closed_condition, Answer.CANNOT_SAY, closed_reason),
         (
-            "even the worst shuffle of the weights certainly does not change the output",
-            Answer.NO,
-            "attention without an effect explains nothing, however well it ranks the tokens",
-        ),
-        (
             f"the answer to {effects} is no",
             Answer.NO,
             "attention may rank the tokens well, but it does not decide the output",
@@ -537,7 +528,7 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
         (
             f"the answer to {score} is no",
             Answer.NO,
-            "the order of attention is hardly better than a random one",
+            "attention is less than two fifths of the way from a random order to the best one",
         ),
         (
             f"{score} or an effect was not measured, or an effect is open",
@@ -607,12 +598,32 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     indexed_findings = index_by_rule(findings)
     question_set = choose_question_set(indexed_findings)
     score = next((finding for finding in findings if finding.role == "score"), None)
-    effects = [finding for finding in findings if finding.role == "effect"]
+    effects = [
+        indexed_findings[key]
+        for key in question_set.list_keys("effect")
+        if key in indexed_findings
+    ]
     gate = indexed_findings.get(question_set.gate)
     needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
     missing_keys = [key for key in needed_keys if key not in indexed_findings]
     answer, why = _determine_verdict(question_set, gate, effects, score, missing_keys)
     return Conclusion(answer, why, score, question_set, gate, missing_keys)
+
+
+def list_deciding_findings(findings: Sequence[Finding]) -> list[Finding]:
+    """List the findings that decide the verdict: faithfulness, effects and the gate.
+
+    Args:
+        findings: all findings of the audit.
+
+    Returns:
+        The deciding findings, in the order of ``findings``.
+    """
+    question_set = choose_question_set(index_by_rule(findings))
+    keys = {question_set.gate, "own"}
+    for role in ("score", "effect"):
+        keys.update(question_set.list_keys(role))
+    return [finding for finding in findings if finding.rule in keys]
 
 
 def explain_too_few_texts(n: int, min_texts: int) -> str:
@@ -667,11 +678,6 @@ def _determine_verdict(
         return Answer.CANNOT_SAY, explain_too_few_texts(n_texts, question_set.min_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:
         return Answer.CANNOT_SAY, question_set.closed_texts[0]
-    if any(effect.has_no_effect for effect in effects):
-        return (
-            Answer.NO,
-            "even the worst shuffle of attention certainly does not change the output",
-        )
     negative_effects = [effect.rule for effect in effects if effect.answer == Answer.NO]
     if negative_effects:
         return Answer.NO, RULES[negative_effects[0]].if_no
