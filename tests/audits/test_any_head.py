@@ -114,7 +114,7 @@ UNREAD = changed("tags", ner_tags=lambda k, row: [-100 * (k == 3)] * len(row["to
 TWO_CHOICES = changed("choice", choices=lambda k, row: row["choices"][: 3 - (k == 4)])
 BAD = [
     # pairs
-    ("classes", changed("classes", hypothesis=None), {}, "row 0 is NoneType"),
+    ("classes", changed("classes", hypothesis=None), {}, "row 0 has a cell of type NoneType"),
     (
         "classes",
         changed("classes", premise="", hypothesis=""),

@@ -202,7 +202,7 @@ def test_what_would_never_be_logged_is_said_before_the_training(make_trainer, re
     data, tests = reviews["test"].select(range(4)), ["permutation"]
     callback = AttentionFaithfulnessCallback(data, tests, statistics="no_such_number")
     callback.add_to(trainer)
-    with pytest.raises(AttnProbeError, match=r"no_such_number; choose from .*median_tvd"):
+    with pytest.raises(AttnProbeError, match=r"no_such_number. Choose from .*median_tvd"):
         trainer.train()
     assert trainer.state.global_step == 0
     callback.statistics, trainer.args.eval_strategy = ("median_tvd",), "no"
