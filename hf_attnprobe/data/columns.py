@@ -58,7 +58,7 @@ class TextColumns:
 
 
 def list_columns(columns: str | Sequence[str] | None) -> list[str]:
-    """Return column names as a list, which is empty for None."""
+    """Return one or several column names as a list. For None, the list is empty."""
     return [columns] if isinstance(columns, str) else [*(columns or ())]
 
 
@@ -238,7 +238,7 @@ IMAGE_COLUMNS = ("pixel_values", "image", "img")
 
 
 def find_image_column(columns: Sequence[str]) -> str | None:
-    """Return the name of the first usual image column, or None without one."""
+    """Return the name of the image column, or None if there is none."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 

@@ -497,7 +497,7 @@ def _read_labels(
     splits: "Mapping[str, datasets.Dataset]",
     recipe: Recipe,
 ) -> Labels:
-    """Read the texts' labels; all are -1 if there is no label column."""
+    """Read the labels of all texts. They are -1 if the data has no label column."""
     column = _find_label_columns(source, recipe)
     if column is None:
         return Labels("classes", [-1] * len(source), recipe.label_names)

@@ -220,7 +220,7 @@ def _read_label_lists(
     column: str,
     names: tuple[str, ...] | None,
 ) -> Labels:
-    """Read a column in which each cell lists a text's label numbers or label names."""
+    """Read a column whose cells are lists of label numbers or of label names."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
@@ -407,7 +407,7 @@ def read_word_labels(
 
 
 def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
-    """Read the answers' positions in their contexts, for extractive question answering.
+    """Read the positions of answers in their contexts, for extractive question answering.
 
     The data has the columns `answer_start` and `answer_end`, or `answers` in SQuAD's format. In the
     latter, only the first answer is used.

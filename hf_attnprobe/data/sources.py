@@ -1,4 +1,4 @@
-"""Open data sets from registered names, folders, single files, the Hub and objects in memory."""
+"""Open data sets: registered names, folders, single files, Hub ids and objects in memory."""
 
 import csv
 import difflib
@@ -251,7 +251,7 @@ def _download_files(config: Any) -> list[Path]:
 
 
 def _explain_load_failure(name: str, error: Exception) -> str:
-    """Return an error message that explains why a data set cannot be loaded, with a fix."""
+    """Return an error message that explains why a data set cannot be loaded, and how to fix it."""
     if _is_cache_failure(error):
         return (
             f"cannot write to the Hugging Face cache ({_shorten_error(error)}). Free some disk "
@@ -280,6 +280,7 @@ def _is_cache_failure(error: BaseException | None) -> bool:
     from datasets.config import HF_DATASETS_CACHE
 
     cache_folders = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
+    # Check the error itself, its cause, the cause of this cause, and so on.
     while error is not None:
         is_unwritable = isinstance(error, OSError) and error.errno in UNWRITABLE_ERRNOS
         # datasets raises an OSError without an error number if the disk is full.
@@ -386,7 +387,8 @@ def _check_json_start(path: Path) -> None:
     Some of these files would make pyarrow abort the process.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first_character = next((line.strip()[0] for line in file if line.strip()), "")
+        nonblank_lines = (line.strip() for line in file if line.strip())
+        first_character = next(nonblank_lines, "")[:1]
     if not first_character:
         raise AttnProbeError(f"the data file {path} is empty")
     if first_character not in "{[":
@@ -420,12 +422,12 @@ def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
 
 
 def _holds_splits(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a mapping contains splits by name, rather than columns by name."""
+    """Return whether the values of a mapping are splits rather than columns."""
     return bool(dataset) and all(map(_is_split, dataset.values()))
 
 
 def _is_split(value: Any) -> bool:
-    """Return whether an object in memory is a table or a list of dicts, rather than a column."""
+    """Return whether an object in memory is a split (a table or a list of dicts), not a column."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], Mapping)
     return hasattr(value, "column_names") or hasattr(value, "columns")
@@ -469,7 +471,10 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
 
 
 def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
-    """Build a split from columns by name, without a column `example_id` that does not fit in int64."""
+    """Build a split from lists of values by column name.
+
+    A column `example_id` with numbers above the int64 range is dropped.
+    """
     import datasets
 
     lists: dict[str, list[Any]] = {}
@@ -505,7 +510,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
 def check_table_fields(
     path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> list[str]:
-    """Check that every row in a table has one field per column, and return the header.
+    """Check that every row in a table has as many fields as the header, and return the header.
 
     pandas would not report such an error: it uses surplus fields in the first row as an index, which
     shifts all columns, and adds missing fields to short rows.
@@ -551,9 +556,9 @@ def check_table_fields(
 def split_by_holdout(
     splits: "Mapping[str, datasets.Dataset]", share: float
 ) -> "dict[str, datasets.Dataset]":
-    """Divide a single split into train, validation and test, ordering rows by a hash.
+    """Divide a single split into train, validation and test.
 
-    The same row numbers are always in the same split.
+    A row is assigned to a split by a hash of its number, so it is always in the same split.
 
     Args:
         splits: the data set's splits; there must be exactly one.

@@ -150,12 +150,12 @@ class Data(Options):
         return load_splits(self.dataset, **options, limit=self.train_limit, seed=seed)
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the values of ``LOADING_FIELDS`` as keyword arguments."""
+        """Return the fields in ``LOADING_FIELDS`` as keyword arguments for ``load_examples``."""
         return {name: getattr(self, name) for name in LOADING_FIELDS}
 
 
 def make_data(dataset: Any) -> Data:
-    """Return a data set as :class:`Data`; names, paths and objects in memory are wrapped."""
+    """Return a data set as :class:`Data`. It can be a name, a path, an object in memory, or `Data`."""
     return dataset if isinstance(dataset, Data) else Data(dataset)
 
 
@@ -353,7 +353,7 @@ class Answers(Data):
         )
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the reading options, with all columns to be read as strings."""
+        """Return the same options as :class:`Data`, and the names of columns to read as strings."""
         requested_columns = [getattr(self, f"{name}_column") for name in DEFAULT_COLUMNS]
         string_columns = [*filter(None, requested_columns), *chain(*DEFAULT_COLUMNS.values())]
         return super()._get_reading_options() | {"string_columns": string_columns}

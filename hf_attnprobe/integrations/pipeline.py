@@ -469,5 +469,6 @@ def load_pipeline_model(name: str, **options: Any) -> PreTrainedModel:
     model = load_model(locate_checkpoint(name, **loading_options))
     dtype = options.get("dtype")
     if isinstance(dtype, torch.dtype):
+        # The annotations of `PreTrainedModel.to` hide its arguments from the type checker.
         torch.nn.Module.to(model, dtype)
     return model

@@ -460,13 +460,11 @@ def _collect_model_files(
     folder: Path, card: CardContent, hub: HubClient, repository: str
 ) -> dict[str, Path | bytes]:
     """Collect the files of a checkpoint for the upload. Its README is merged with that on the Hub."""
-    files: dict[str, Path | bytes] = {
-        file.name: file
-        for file in sorted(folder.iterdir())
-        if file.is_file()
-        and not file.name.startswith(".")
-        and not file.name.startswith(TRAINER_FILE_PREFIXES)
-    }
+    files: dict[str, Path | bytes] = {}
+    for file in sorted(folder.iterdir()):
+        is_excluded = file.name.startswith((".", *TRAINER_FILE_PREFIXES))
+        if file.is_file() and not is_excluded:
+            files[file.name] = file
     record = card.checkpoint.record
     if record:
         files[RECORD_FILE] = (json.dumps(strip_record_folders(record), indent=1) + "\n").encode()
@@ -560,7 +558,7 @@ def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
 
 
 def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Build the files of an audit that are published: its rows as Parquet, and its reports.
+    """Build the published files of an audit: its rows as a Parquet file, and its reports.
 
     Args:
         audit: The audit.
@@ -571,7 +569,9 @@ def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -
         File contents by file name.
     """
     rows = audit.report.to_pandas()
-    files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
+    files: dict[str, bytes] = {}
+    if len(rows):
+        files[f"{ROWS_SPLIT}.parquet"] = rows.to_parquet(index=False)
     public_names = audit.get_public_names(model_id)
     for name, text in _collect_reports(audit, with_texts=with_texts).items():
         files[name] = replace_local_paths(text, public_names).encode()

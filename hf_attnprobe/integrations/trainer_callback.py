@@ -264,7 +264,7 @@ def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, flo
 
 
 def _choose_options(model: nn.Module) -> AuditOptions:
-    """Choose options for a fast audit; if the model has several heads, they are tested together."""
+    """Choose options for a fast audit. Several heads are tested together, not one by one."""
     has_one_site = len(wrap(model).sites()) == 1
     return AuditOptions(prune=False, single_heads=has_one_site)
 
