@@ -160,7 +160,7 @@ def test_no_data_there(refused_audit, tmp_path):
     assert f"the data file {tmp_path / 'none.csv'} is empty" in line
     (tmp_path / "empty").mkdir()
     assert "cannot load the data set" in refused_audit(dataset=tmp_path / "empty")
-    assert "cannot be loaded" in refused_audit("--dataset-config", "large")
+    assert "cannot load the data set" in refused_audit("--dataset-config", "large")
 
 
 BAD_DATA = [
@@ -177,9 +177,15 @@ BAD_DATA = [
         [*ROWS, {"text": None, "label": 1}],
         "must contain strings, but row 2 has a cell of type NoneType",
     ),
-    ([{"text": "a film", "label": 0.5}], "expected one class per text as label, because the model predicts a class"),
+    (
+        [{"text": "a film", "label": 0.5}],
+        "expected one class per text as label, because the model predicts a class",
+    ),
     ([], "test.jsonl is empty"),
-    ([*ROWS, {"text": "a film", "label": 2}], "the model predicts the 2 classes negative, positive"),
+    (
+        [*ROWS, {"text": "a film", "label": 2}],
+        "the model predicts the 2 classes negative, positive",
+    ),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
@@ -446,12 +452,12 @@ BAD_SPLITS = [
     ({"train": ROWS, "validation": NO_TEXT}, "row 1 has a cell of type NoneType"),
     (
         {"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]},
-        "expected validation texts with the classes",
+        "the validation texts must have the same classes",
     ),
     ({"train": ROWS, "validation": [{"text": "a", "label": -1}]}, "validation.* label"),
     (
         {"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]},
-        "expected test texts with the classes",
+        "the test texts must have the same classes",
     ),
     ({"train": EMPTY, "validation": ROWS}, "none of the 0 different words"),
 ]
