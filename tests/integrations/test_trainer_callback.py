@@ -208,7 +208,7 @@ def test_what_would_never_be_logged_is_said_before_the_training(make_trainer, re
     callback.statistics, trainer.args.eval_strategy = ("median_tvd",), "no"
     words = callback.tokenizer or trainer.processing_class
     callback.on_train_begin(trainer.args, None, None, trainer.model, processing_class=words)
-    assert "set eval_strategy" in caplog.text
+    assert "Set eval_strategy" in caplog.text
 
 
 def test_a_callback_that_knows_no_trainer_is_refused(make_trainer, reviews):
