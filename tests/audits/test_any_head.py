@@ -167,7 +167,12 @@ BAD = [
     ("span", spans(answer_start="0", answer_end="4"), {}, "character '0' to '4'"),
     ("span", spans(answer_start=0.5, answer_end=2.5), {}, "from character 0.5 to 2.5"),
     ("span", spans(answer_start=0, answer_end=999), {}, "from character 0 to 999"),
-    ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
+    (
+        "choice",
+        changed("choice", label="first"),
+        {},
+        "the label 'first' in row 0 is not one of the choices",
+    ),
     (
         "choice",
         changed("choice", label=7),
