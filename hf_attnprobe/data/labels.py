@@ -441,8 +441,8 @@ def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[s
         length = len(contexts[row])
         if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= length):
             raise AttnProbeError(
-                f"row {row} has an answer from character {start!r} to {end!r}, but its context has "
-                f"{length} characters. Count characters from 0. If there is no answer, set "
+                f"the answer in row {row} must be within the {length} characters of its context, got "
+                f"{start!r} to {end!r}. Count characters from 0. If there is no answer, set "
                 "answer_start and answer_end to -1."
             )
     return {
