@@ -164,9 +164,9 @@ BAD = [
     ("span", DATA["number"], {}, "expected a context for every question"),
     ("span", spans(context=""), {}, "row 0 has an empty context"),
     ("span", DATA["classes"], {}, "expected the position of the answer"),
-    ("span", spans(answer_start="0", answer_end="4"), {}, "character '0' to '4'"),
-    ("span", spans(answer_start=0.5, answer_end=2.5), {}, "from character 0.5 to 2.5"),
-    ("span", spans(answer_start=0, answer_end=999), {}, "from character 0 to 999"),
+    ("span", spans(answer_start="0", answer_end="4"), {}, "got '0' to '4'"),
+    ("span", spans(answer_start=0.5, answer_end=2.5), {}, "got 0.5 to 2.5"),
+    ("span", spans(answer_start=0, answer_end=999), {}, "got 0 to 999"),
     (
         "choice",
         changed("choice", label="first"),
