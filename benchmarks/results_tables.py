@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hf_attnprobe.core.formatting import MISSING, format_interval, format_number, format_table
+from hf_attnprobe.core.formatting import (
+    MISSING_NUMBER,
+    format_interval,
+    format_number,
+    format_table,
+)
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.summary import ALL_TEXTS_GROUP, Statistic, find_model_site
@@ -64,7 +69,7 @@ def _row(model: str, report: Report) -> list[str]:
         f"**{format_interval(score.value, score.ci95, digits=2)}**",
         *(_said(by_rule.get(part)) for part in PARTS),
         _said(by_rule.get("effect")),
-        _said(pinned) if pinned is not None and pinned.n else MISSING,
+        _said(pinned) if pinned is not None and pinned.n else MISSING_NUMBER,
         _pair(*([_mean(report, f"follows@{place}")] for place in ("attention", "other"))),
         f"**{report.answer}**",
         " / ".join(_answers_of_halves(report)),
@@ -73,7 +78,11 @@ def _row(model: str, report: Report) -> list[str]:
 
 def _said(finding: Finding | None) -> str:
     """Returns a finding's number with its interval."""
-    return MISSING if finding is None else format_interval(finding.value, finding.ci95, digits=2)
+    return (
+        MISSING_NUMBER
+        if finding is None
+        else format_interval(finding.value, finding.ci95, digits=2)
+    )
 
 
 def _answers_of_halves(report: Report) -> Iterator[str]:
@@ -122,7 +131,7 @@ def _beside(model: str, report: Report) -> list[str]:
 def _pair(ours: Sequence[float | None], theirs: Sequence[float | None]) -> str:
     """Returns our numbers / the published ones."""
     both = [", ".join(format_number(one, digits=2) for one in side) for side in (ours, theirs)]
-    return " / ".join(one or MISSING for one in both)
+    return " / ".join(one or MISSING_NUMBER for one in both)
 
 
 def _mean(report: Report, statistic: str) -> float | None:

@@ -436,7 +436,7 @@ def _refuse_options(options: AuditOptions, names: Sequence[str], model_descripti
     Args:
         options: Audit options.
         names: Names of options that must be None.
-        model_description: Description of the model that does not support them, for the error message.
+        model_description: Description of the model, which does not support these options.
     """
     for name in names:
         value = getattr(options, name)

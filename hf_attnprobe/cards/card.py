@@ -291,7 +291,7 @@ def _split_around_part(text: str) -> tuple[str, str]:
 
 
 def update_readme(existing: str | None, card: CardContent) -> str:
-    """Render a model card, and insert it into a README or replace an earlier one in it.
+    """Insert a model card into a README, or replace the model card from an earlier run.
 
     Args:
         existing: the existing README; None if there is none.

@@ -119,9 +119,8 @@ def _describe_dataset(dataset: str) -> KnownDataset:
     recipe = find_recipe(dataset)
     if recipe.card is None:
         raise AttnProbeError(
-            f"expected a registered data set ({', '.join(RECIPES)}) or name=folder, got "
-            f"{dataset!r}; other folders and Hub ids need no registration, pass them to "
-            "--dataset directly"
+            f"{dataset!r} is not a registered data set. Choose from {', '.join(RECIPES)}. Other "
+            "folders and Hub ids need no registration: pass them with --dataset."
         )
     n_texts_by_split = _count_texts(dataset) if "=" in dataset else {}
     location = recipe.hub_id if n_texts_by_split else _locate_dataset(recipe.hub_id)
@@ -139,10 +138,11 @@ def _count_texts(dataset: str) -> dict[str, int]:
 
 
 def _locate_dataset(source: str) -> str:
-    """Return where a data set is stored on this machine: a folder, "in the Hub's cache", or "" if nowhere.
+    """Find a data set on this machine.
 
-    For a data set on the Hub, one downloaded file is enough. An incomplete download is noticed only
-    when the data set is loaded.
+    Returns:
+        Its folder, or "in the Hub's cache" if at least one of its files was downloaded from the
+        Hub, or "" if the data set was not found.
     """
     if source.startswith("./"):
         return source if Path(source).is_dir() else ""

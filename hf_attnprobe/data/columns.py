@@ -58,7 +58,7 @@ class TextColumns:
 
 
 def list_columns(columns: str | Sequence[str] | None) -> list[str]:
-    """Return column names as a list, which is empty for None."""
+    """Return one or several column names as a list. For None, the list is empty."""
     return [columns] if isinstance(columns, str) else [*(columns or ())]
 
 
@@ -103,13 +103,12 @@ def choose_columns(
     if len(candidates) > 1:
         alternatives = " or ".join(PAIR_NAME_SEPARATOR.join(columns) for columns in candidates)
         raise AttnProbeError(
-            f"the texts can be read from several columns: {alternatives}; choose with --text-column "
-            "and, for pairs, --text-pair-column"
+            f"the texts could be in {alternatives}. Choose a column with --text-column and, for "
+            "pairs, --text-pair-column."
         )
     if not candidates:
         raise AttnProbeError(
-            "no column 'text' or 'sentence' and no usual pair such as premise with hypothesis "
-            f"among the columns {', '.join(present)}; {TEXT_COLUMN_ADVICE}"
+            f"found no text column with a usual name among {', '.join(present)}. {TEXT_COLUMN_ADVICE}"
         )
     first, *second = candidates[0]
     return TextColumns((first,), *second)
@@ -119,27 +118,26 @@ def _check_pair_columns(columns: TextColumns) -> TextColumns:
     """Return the columns unchanged, or raise AttnProbeError if they cannot form text pairs."""
     if columns.text_pair in columns.text:
         raise AttnProbeError(
-            "expected two different columns for the first and the second texts, got "
-            f"{columns.text_pair!r} for both; {TEXT_COLUMN_ADVICE}"
+            "the first and the second texts must be in different columns, got "
+            f"{columns.text_pair!r} for both. {TEXT_COLUMN_ADVICE}"
         )
     if columns.text_pair is not None and len(columns.text) > 1:
         raise AttnProbeError(
-            "expected one column with the first texts, got "
-            f"{', '.join(columns.text)}; join these columns in the data, or leave out "
-            "--text-pair-column"
+            "--text-column must be a single column if --text-pair-column is set, got "
+            f"{', '.join(columns.text)}. Join these columns in the data, or omit --text-pair-column."
         )
     return columns
 
 
 def _find_first_column(present: Sequence[str], text_pair: str) -> str:
-    """Find the column with the first texts, if the user named only the second column of a pair."""
+    """Find the column with the first texts of pairs, given the column with the second texts."""
     usual_partners = [first for first, second in PAIR_COLUMNS if second == text_pair]
     for name in (*usual_partners, *TEXT_COLUMNS):
         if name in present and name != text_pair:
             return name
     raise AttnProbeError(
-        f"column {text_pair!r} has the second texts, but it is unclear which of the columns "
-        f"{', '.join(present)} has the first texts; name it with --text-column"
+        f"the second texts are in column {text_pair!r}, but the column of the first texts is unknown. "
+        f"Choose one of {', '.join(present)} with --text-column."
     )
 
 
@@ -153,8 +151,7 @@ def check_column_exists(present: Sequence[str], column: str, flag: str) -> None:
     """
     if column not in present:
         raise AttnProbeError(
-            f"no column {column!r} among the columns {', '.join(present)}; choose one of them "
-            f"with {flag}"
+            f"the data has no column {column!r}. Choose one of {', '.join(present)} with {flag}."
         )
 
 
@@ -166,7 +163,7 @@ def read_column(examples: "datasets.Dataset", name: str) -> list[Any]:
 def read_text_columns(
     source: "datasets.Dataset", columns: TextColumns
 ) -> tuple[list[str], list[str] | None]:
-    """Read a split's texts; for pairs, read the second texts too.
+    """Read the texts of a split, and the second texts if they are pairs.
 
     Args:
         source: the split.
@@ -179,11 +176,14 @@ def read_text_columns(
         AttnProbeError: if a text is missing or is not a string.
     """
     has_several_columns = len(columns.text) > 1
-    parts = [
+    column_texts = [
         _read_strings(source, name, "--text-column", may_be_missing=has_several_columns)
         for name in columns.text
     ]
-    texts = [" ".join(filter(None, row_parts)) for row_parts in zip(*parts, strict=True)]
+    texts = []
+    for row_texts in zip(*column_texts, strict=True):
+        nonempty_texts = [text for text in row_texts if text]
+        texts.append(" ".join(nonempty_texts))
     if columns.text_pair is None:
         return texts, None
     return texts, _read_strings(source, columns.text_pair, "--text-pair-column")
@@ -205,8 +205,8 @@ def _read_strings(
     for row, text in enumerate(texts):
         if not isinstance(text, str) and not (may_be_missing and text is None):
             raise AttnProbeError(
-                f"column {column!r} must hold strings, but row {row} is {type(text).__name__}; "
-                f"correct or drop this row, or choose another column with {flag}"
+                f"column {column!r} must contain strings, but row {row} has a cell of type "
+                f"{type(text).__name__}. Correct or drop this row, or choose another column with {flag}."
             )
     return [text or "" for text in texts]
 
@@ -223,8 +223,7 @@ def _join_words(cell: Any, column: str, row: int) -> Any:
     words = ["".join(word.split()) for word in cell]
     if "" in words:
         raise AttnProbeError(
-            f"column {column!r} must hold lists of words, but row {row} has an empty word; drop this "
-            "word and its label"
+            f"column {column!r} contains an empty word in row {row}. Remove this word and its label."
         )
     return " ".join(words)
 
@@ -239,7 +238,7 @@ IMAGE_COLUMNS = ("pixel_values", "image", "img")
 
 
 def find_image_column(columns: Sequence[str]) -> str | None:
-    """Return the name of the first usual image column, or None without one."""
+    """Return the name of the image column, or None if there is none."""
     return next((name for name in IMAGE_COLUMNS if name in columns), None)
 
 
@@ -269,7 +268,7 @@ def read_images(source: "datasets.Dataset", has_texts: bool) -> dict[str, list[A
 
 
 def read_image_column(examples: "datasets.Dataset", name: str) -> list[Any]:
-    """Read a column with images, and name the column if an image is damaged.
+    """Read a column with images. If an image is damaged, the error contains the column name.
 
     Args:
         examples: the split.
@@ -292,8 +291,8 @@ def make_image_error(name: str, reason: object) -> AttnProbeError:
     """Return the error for an image column with an empty or damaged cell."""
     short_reason = " ".join(str(reason).split())[:160]
     return AttnProbeError(
-        f"column {name!r} must hold images, but a cell cannot be read ({short_reason}); correct the "
-        "column, or name a text column with --text-column"
+        f"cannot read the images in column {name!r} ({short_reason}). Correct the column, or choose a "
+        "text column with --text-column."
     )
 
 
@@ -303,7 +302,7 @@ def has_images(examples: "datasets.Dataset") -> bool:
 
 
 def compute_image_digest(image: Any) -> str:
-    """Return one string with an image's shape, its data type, and the SHA-256 digest of its pixels."""
+    """Return a string that identifies an image: its shape, data type and hash of all pixels."""
     import numpy as np
 
     pixels = np.ascontiguousarray(np.asarray(image))

@@ -188,8 +188,8 @@ def load_examples(  # noqa: PLR0913
     examples = read_split(opened, limit=limit)
     if not len(examples):
         raise AttnProbeError(
-            f"none of the {len(opened.source)} rows in split {split!r} passes the recipe's filters; to "
-            "keep all rows, give a folder or a Hub id instead of the registered name"
+            f"all {len(opened.source)} rows of split {split!r} were removed by the filters of this "
+            "registered data set. To keep all rows, pass a folder or a Hub id instead of its name."
         )
     return examples
 
@@ -324,13 +324,15 @@ class DatasetName:
 
     @classmethod
     def parse(cls, text: str) -> "DatasetName":
-        """Parse a printed name.
+        """Create a `DatasetName` from its printed form.
 
         >>> DatasetName.parse("data/SST (test)")
         DatasetName(name='data/SST', split='test')
         """
         name, _, split = text.rpartition(" (")
-        return cls(name, split.removesuffix(")")) if name else cls(text, "")
+        if not name:
+            return cls(text, "")
+        return cls(name, split.removesuffix(")"))
 
 
 def get_dataset_name(dataset: Any, split: str) -> DatasetName:
@@ -375,12 +377,12 @@ def _choose_split(
     name = name if name in splits else split
     if name not in splits:
         raise MissingSplitError(
-            f"the data set has no split {split!r}, only {', '.join(splits)}; choose one with --split"
+            f"the data set has no split {split!r}; choose one of {', '.join(splits)} with --split"
         )
     source = splits[name]
     rows = range(len(source))
     if not rows:
-        raise AttnProbeError(f"split {split!r} has no rows; choose another one with --split")
+        raise AttnProbeError(f"split {split!r} is empty; choose another split with --split")
     if not is_drawn_from_train:
         return source, rows
     if recipe.balanced_validation:
@@ -393,9 +395,10 @@ def _choose_split(
 
 
 def read_example_ids(source: "datasets.Dataset") -> list[int]:
-    """Read the column `example_id`, or number the rows from 0 if it is missing or not usable.
+    """Read the example ids of a split, or number the rows from 0 if it has no valid ids.
 
-    Ids are usable if they are unique integers from 0 to ``MAX_ID``.
+    The ids in the column `example_id` are valid if they are unique integers from 0 to
+    ``MAX_EXAMPLE_ID``.
 
     Args:
         source: the split as loaded from its source.
@@ -421,8 +424,8 @@ def _drop_missing_columns(
 ) -> Recipe:
     """Remove column names from a recipe if the data has columns with usual names instead.
 
-    A local copy of a data set often has a column `text` or `label` instead of the column that the
-    recipe names for the Hub. Columns that the user named are not removed.
+    A recipe contains the column names of a data set on the Hub. A local copy often has columns
+    named `text` and `label` instead. Columns that the user named are never removed.
     """
     present = {name for examples in splits.values() for name in examples.column_names}
     usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
@@ -464,7 +467,7 @@ def _read_word_labels(
     recipe: Recipe,
     texts: list[str],
 ) -> tuple[list[list[int]] | None, tuple[str, ...] | None]:
-    """Return the word labels and the label names, or (None, None) if words have no labels."""
+    """Return the label numbers of all words, and the label names; (None, None) without word labels."""
     if columns.text != (TOKENS_COLUMN,) and "word_labels" not in source.column_names:
         return None, None
     requested_column = recipe.label_column if isinstance(recipe.label_column, str) else None
@@ -494,7 +497,7 @@ def _read_labels(
     splits: "Mapping[str, datasets.Dataset]",
     recipe: Recipe,
 ) -> Labels:
-    """Read the texts' labels; all are -1 if there is no label column."""
+    """Read the labels of all texts. They are -1 if the data has no label column."""
     column = _find_label_columns(source, recipe)
     if column is None:
         return Labels("classes", [-1] * len(source), recipe.label_names)
@@ -524,7 +527,7 @@ def _read_labels(
 
 
 def _list_distinct_values(examples: "datasets.Dataset", column: str) -> list[Any]:
-    """List a column's distinct values without loading it all; for lists, return all cells."""
+    """List the different values in a column. If the cells are lists, return all cells instead."""
     if type(examples.features[column]).__name__ not in ("Value", "ClassLabel"):
         return read_column(examples, column)
     return examples.with_format(None).unique(column)
@@ -548,7 +551,7 @@ Labels and images are missing, since their types depend on the data set.
 
 
 def _make_feature(data_type: Any) -> Any:
-    """Return the ``datasets`` feature for a data type such as "int64", or a list such as ["int64"]."""
+    """Return the ``datasets`` feature for a type such as "int64", or ["int64"] for a list."""
     from datasets import List, Value
 
     if isinstance(data_type, list):
@@ -593,7 +596,7 @@ def _build_dataset(
 
 
 def get_label_type(examples: "datasets.Dataset") -> str:
-    """Return a loaded split's label type: "classes", "numbers" or "several" (labels per text)."""
+    """Return the label type of a split: "classes", "numbers", or "several" for lists of labels."""
     feature = examples.features["label"]
     if hasattr(feature, "feature"):
         return "several"
@@ -601,7 +604,7 @@ def get_label_type(examples: "datasets.Dataset") -> str:
 
 
 def has_labels(examples: "datasets.Dataset") -> bool:
-    """Return whether a loaded split has any label, answer or labelled word."""
+    """Return whether a split has labels: classes, numbers, answers or word labels."""
     if {"word_labels", "answer_start"} & set(examples.column_names):
         return True
     label_type, labels = get_label_type(examples), read_column(examples, "label")
@@ -727,9 +730,9 @@ def load_splits(  # noqa: PLR0913
     if holdout is None and not may_have_splits(dataset):
         source = "file" if is_data_file(dataset) else "split"
         raise AttnProbeError(
-            f"training needs the splits train, validation and test, got one {source}; reserve a "
-            "share of it with --holdout .2 (use the same value in the audit), or give a folder "
-            "with train.csv, validation.csv and test.csv"
+            f"training needs the splits train, validation and test, got a single {source}. To split "
+            "it, use for example --holdout .2, with the same value in training and audit. "
+            "Alternatively, pass a folder with train.csv, validation.csv and test.csv."
         )
 
     load_split = partial(
@@ -755,8 +758,8 @@ def load_splits(  # noqa: PLR0913
                 splits[name] = examples
     if "validation" not in splits:
         raise AttnProbeError(
-            f"{dataset} has no validation split, which is needed to select the best epoch; add one, "
-            "or call train_classifier in Python"
+            f"{dataset} has no validation split, so the best epoch cannot be selected. Add a "
+            "validation split, or call train_classifier in Python without one."
         )
     return splits
 
@@ -810,15 +813,15 @@ def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:
     """Raise AttnProbeError if a training text has no label, or a class has no training text."""
     if not has_labels(train):
         raise AttnProbeError(
-            "the training texts have no labels; name the label column with --label-column "
-            "(in Python: Data(…, label_column=…))"
+            "the training texts have no labels. Choose the label column with --label-column, or with "
+            "Data(…, label_column=…) in Python."
         )
     _check_has_classes("training", train)
     present = set(read_column(train, "label"))
     if len(names) < 2 or present != set(range(len(names))):
         raise AttnProbeError(
-            f"training needs labelled texts of each class ({', '.join(names)}), but the labels are "
-            f"{sorted(present)}; check the label column"
+            "training needs at least two classes, and labelled texts of each class. The classes are "
+            f"{', '.join(names)}, and the labels are {sorted(present)}."
         )
 
 
@@ -827,8 +830,8 @@ def _check_has_classes(name: str, examples: "datasets.Dataset") -> None:
     label_type = get_label_type(examples)
     if label_type != "classes":
         raise AttnProbeError(
-            f"expected one class per {name} text, got {LABEL_TYPE_DESCRIPTIONS[label_type]}; name a column "
-            "with classes with --label-column"
+            f"expected one class per {name} text, got {LABEL_TYPE_DESCRIPTIONS[label_type]}. Choose "
+            "another column with --label-column."
         )
 
 
@@ -842,9 +845,9 @@ def _check_evaluation_labels(name: str, examples: "datasets.Dataset", names: lis
     split_names = get_label_names(examples)
     if split_names != names[: len(split_names)]:
         raise AttnProbeError(
-            f"expected {name} texts with the classes of the training texts ({', '.join(names)}), "
-            f"got the classes {', '.join(split_names) or 'none'} (labels {sorted(set(labels))}); "
-            "give all splits the same classes"
+            f"the {name} texts must have the same classes as the training texts "
+            f"({', '.join(names)}), got {', '.join(split_names) or 'no classes'} (labels "
+            f"{sorted(set(labels))})"
         )
     if -1 in labels:
         raise AttnProbeError(

@@ -61,7 +61,11 @@ def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[
     """
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
-    return [names[cell] if cell is not None and 0 <= cell < len(names) else None for cell in cells]
+    converted: list[str | None] = []
+    for number in cells:
+        has_name = number is not None and 0 <= number < len(names)
+        converted.append(names[number] if has_name else None)
+    return converted
 
 
 def rename_labels(
@@ -94,8 +98,8 @@ def rename_labels(
     if unknown:
         present = sorted(name for name in set(all_names) if name is not None)
         raise AttnProbeError(
-            f"--labels renames {', '.join(unknown)}, which the data does not have; its labels are "
-            f"{', '.join(present[:MAX_LABEL_NAMES_IN_MESSAGE])}; write one of them before ="
+            f"--labels renames {', '.join(unknown)}, but the data has no such label. Its labels are "
+            f"{', '.join(present[:MAX_LABEL_NAMES_IN_MESSAGE])}."
         )
     return [None if cell is None else new_names.get(cell, cell) or None for cell in cells]
 
@@ -138,8 +142,8 @@ def read_labels(
     fractions = [value for value in present if value != int(value)]
     if fractions and names is not None:
         raise AttnProbeError(
-            f"column {column!r} must hold the numbers of the {len(names)} classes, got "
-            f"{fractions[0]}; convert them, or choose another column with --label-column"
+            f"column {column!r} must contain whole numbers for the {len(names)} classes, got "
+            f"{fractions[0]}. Choose another column with --label-column."
         )
     if fractions:
         floats = [math.nan if value is None else float(value) for value in values]
@@ -152,7 +156,7 @@ def read_labels(
 
 
 def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """Combine several columns of 0 and 1, one column per label, into one list of labels per text.
+    """Combine one column of 0 and 1 per label into a list of label numbers for each text.
 
     Args:
         columns: each column's cells.
@@ -170,8 +174,9 @@ def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> li
         for name, cell in zip(names, cells, strict=True):
             if cell not in (None, 0, 1):
                 raise AttnProbeError(
-                    f"column {name!r} must hold 0 or 1, since it is one of several label columns; "
-                    f"row {row} has {cell!r}; convert it, or name one column with --label-column"
+                    f"column {name!r} contains {cell!r} in row {row}. If several label columns are "
+                    "used, they must contain only 0 and 1. Otherwise, choose a single column with "
+                    "--label-column."
                 )
         if None in cells:
             rows.append(None)
@@ -203,8 +208,8 @@ def _number_labels(values: list[Any], names: Sequence[str], column: str) -> list
     for row, value in enumerate(values):
         if value is not None and value not in numbers:
             raise AttnProbeError(
-                f"column {column!r} must hold one of the classes {', '.join(names)}, but row {row} has "
-                f"{value!r}; rename it"
+                f"column {column!r} contains {value!r} in row {row}, but the classes are "
+                f"{', '.join(names)}; rename this label"
             )
     return [-1 if value is None else numbers[value] for value in values]
 
@@ -215,13 +220,13 @@ def _read_label_lists(
     column: str,
     names: tuple[str, ...] | None,
 ) -> Labels:
-    """Read a column in which each cell lists a text's label numbers or label names."""
+    """Read a column whose cells are lists of label numbers or of label names."""
     lists = [value for value in present if isinstance(value, list)]
     items = [item for value in lists for item in value]
     if len(lists) < len(present) or None in items:
         raise AttnProbeError(
-            f"column {column!r} must hold a list of labels in every row, but some rows have no list "
-            "or a list with a missing label; write [] for a text to which no label applies"
+            f"column {column!r} must contain a list of labels in every row, but some lists or labels "
+            "are missing. Write [] for a text without any label."
         )
     if items and all(isinstance(item, str) for item in items):
         names = names or tuple(sorted(set(items)))
@@ -232,8 +237,8 @@ def _read_label_lists(
         return Labels("several", rows, names)
     if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
-            f"column {column!r} must hold lists of label names or whole numbers, got other values; "
-            "convert them"
+            f"column {column!r} must contain lists of label names or of whole numbers, got other "
+            "values"
         )
     numbers = [None if labels is None else [int(item) for item in labels] for labels in values]
     _check_not_masks(lists, column)
@@ -246,17 +251,19 @@ def _read_label_lists(
 
 
 def _check_not_masks(lists: list[list[Any]], column: str) -> None:
-    """Raise AttnProbeError if label lists look like masks with one 0 or 1 per label.
+    """Raise AttnProbeError if label lists seem to be masks, such as [0, 1, 0] instead of [1].
 
-    If masks were read as label numbers, the labels would be wrong without any error.
+    Otherwise the numbers in a mask would be read as label numbers, without any error.
     """
+    # A list of labels contains each label only once, but a mask repeats 0 or 1.
     has_repetitions = any(len(set(labels)) < len(labels) for labels in lists)
-    are_all_pairs = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
-    if has_repetitions or are_all_pairs:
+    # Lists with only the numbers 0 and 1 are ambiguous if there are exactly two labels.
+    are_all_ambiguous = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
+    if has_repetitions or are_all_ambiguous:
         raise AttnProbeError(
-            f"column {column!r} must list the labels that apply, each once, but its lists look like "
-            "a mask of 0 and 1; list the names of the labels that apply, or provide one column of 0 "
-            "and 1 per label (--label-column)"
+            f"column {column!r} seems to contain masks of 0 and 1 instead of lists of labels. List the "
+            "names of each text's labels, such as ['joy', 'fear']. Alternatively, store one column of "
+            "0 and 1 per label, and name these columns with --label-column."
         )
 
 
@@ -265,9 +272,9 @@ def _check_finite_numbers(present: list[Any], column: str) -> None:
     for value in present:
         if not isinstance(value, int | float) or math.isinf(value):
             raise AttnProbeError(
-                f"column {column!r} must hold labels of one type: finite numbers, strings, or "
-                f"lists of them; got {type(value).__name__} {value!s:.60}; convert them, or choose "
-                "another column with --label-column"
+                f"column {column!r} contains {value!s:.60} ({type(value).__name__}). All labels must be "
+                "finite numbers, or all must be strings, or all must be lists. Convert the labels, or "
+                "choose another column with --label-column."
             )
 
 
@@ -276,10 +283,10 @@ def _check_label_range(
     names: Sequence[str] | None,
     first_label: int = 0,
 ) -> None:
-    """Raise AttnProbeError if a label is out of range, and name its row.
+    """Raise AttnProbeError if a label is out of range. The message contains its row number.
 
     Args:
-        labels: pairs of a row number, for the message, and a label.
+        labels: pairs of a row number and a label.
         names: class names; None allows up to ``MAX_CLASSES`` classes.
         first_label: smallest valid label.
     """
@@ -288,17 +295,17 @@ def _check_label_range(
         if not first_label <= label < first_label + n_labels:
             last_label = first_label + n_labels - 1
             raise AttnProbeError(
-                f"expected labels from {first_label} to {last_label}, or -1 for unlabelled texts, "
-                f"but row {row} has {label}; renumber them"
+                f"labels must be numbers from {first_label} to {last_label}, or -1 for texts without "
+                f"a label, but row {row} has {label}"
             )
 
 
 def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
-    """Keep only some classes, and number them in the order of ``classes``.
+    """Keep only the labels of some classes, and number these classes from 0.
 
     Args:
         labels: a split's labels.
-        classes: class names to keep; None keeps all.
+        classes: names of the classes to keep, in the order of their new numbers; None keeps all.
 
     Returns:
         The renumbered labels, with None for texts from dropped classes.
@@ -311,10 +318,9 @@ def select_classes(labels: Labels, classes: tuple[str, ...] | None) -> Labels:
     names = labels.names or ()
     if not set(classes) <= set(names):
         raise AttnProbeError(
-            f"expected the classes {', '.join(classes)}, but the data has "
-            f"{', '.join(names) or 'no class names'}; choose a data set with these classes, name "
-            "the column with the class names with --label-column, or pass the folder without a "
-            "data set name to keep all classes"
+            f"the data must have the classes {', '.join(classes)}, but it has "
+            f"{', '.join(names) or 'no class names'}. Choose the column with the class names with "
+            "--label-column, or pass only the folder instead of NAME=FOLDER to use all classes."
         )
     new_numbers = {names.index(name): index for index, name in enumerate(classes)}
     values = [new_numbers.get(label) for label in labels.values]
@@ -353,8 +359,8 @@ def find_word_label_column(source: "datasets.Dataset", requested_column: str | N
     present = [name for name in WORD_LABEL_COLUMNS if name in source.column_names]
     if len(present) > 1 and present[0] != "word_labels":
         raise AttnProbeError(
-            f"several columns may hold word labels: {', '.join(present)}; choose one with "
-            "--label-column"
+            f"several columns could contain the word labels: {', '.join(present)}. Choose one with "
+            "--label-column."
         )
     return present[0] if present else None
 
@@ -385,8 +391,8 @@ def read_word_labels(
         if not isinstance(labels, list) or len(labels) != n_words:
             received = f"{len(labels)} labels" if isinstance(labels, list) else "no list of labels"
             raise AttnProbeError(
-                f"column {column!r} must hold one label per word, but row {row} has {n_words} words "
-                f"and {received}; provide one label per word"
+                f"column {column!r} must contain one label per word, but row {row} has {n_words} "
+                f"words and {received}"
             )
     all_labels = [
         None if label == IGNORED_LABEL else label for labels in values for label in labels
@@ -394,15 +400,14 @@ def read_word_labels(
     numbered = read_labels(all_labels, all_labels, column=column, names=names)
     if numbered.label_type != "classes":
         raise AttnProbeError(
-            f"column {column!r} must hold whole numbers or names as word labels, got other values; "
-            "convert them"
+            f"column {column!r} must contain word labels as names or whole numbers, got other values"
         )
     numbers = iter(numbered.values)
     return [[next(numbers) for _ in labels] for labels in values], numbered.names
 
 
 def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[str, list[int]]:
-    """Read the answers' positions in their contexts, for extractive question answering.
+    """Read the positions of answers in their contexts, for extractive question answering.
 
     The data has the columns `answer_start` and `answer_end`, or `answers` in SQuAD's format. In the
     latter, only the first answer is used.
@@ -436,9 +441,9 @@ def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[s
         length = len(contexts[row])
         if (start, end) != (-1, -1) and not (are_numbers and 0 <= start < end <= length):
             raise AttnProbeError(
-                f"row {row}: the answer must lie within the {length} characters of the context, "
-                f"got {start!r} to {end!r}; count characters from 0 with an exclusive end, and "
-                "write -1 and -1 for no answer"
+                f"the answer in row {row} must be within the {length} characters of its context, got "
+                f"{start!r} to {end!r}. Count characters from 0. If there is no answer, set "
+                "answer_start and answer_end to -1."
             )
     return {
         "answer_start": [start for start, _ in spans],
@@ -447,7 +452,7 @@ def read_answer_spans(source: "datasets.Dataset", contexts: list[str]) -> dict[s
 
 
 def _has_answer_positions(feature: Any) -> bool:
-    """Return whether cells have SQuAD's format: a dict with lists, or a list with dicts."""
+    """Return whether a column has SQuAD's format, with the texts and positions of answers."""
     cell = getattr(feature, "feature", feature)
     return isinstance(cell, Mapping) and {"text", "answer_start"} <= set(cell)
 
@@ -464,8 +469,8 @@ def _find_first_answer(cell: Any, context: str, row: int) -> tuple[int, int]:
     end = start + len(text)
     if context[start:end] != text:
         raise AttnProbeError(
-            f"row {row}: expected the answer {text!r} at character {start} of the context, found "
-            f"{context[start:end]!r}; correct answer_start"
+            f"row {row} must contain its answer {text!r} at character {start} of the context, but has "
+            f"{context[start:end]!r} there; correct answer_start"
         )
     return start, end
 
@@ -532,8 +537,8 @@ def _check_choices(rows: list[Any]) -> None:
         is_list = isinstance(choices, list) and len(choices) > 1
         if not is_list or not all(isinstance(choice, str) for choice in choices):
             raise AttnProbeError(
-                f"expected a list of at least two texts as choices, but row {row} has "
-                f"{choices!r:.60}; correct or drop this row"
+                f"choices must be a list of at least two texts, but row {row} has {choices!r:.60}; "
+                "correct or drop this row"
             )
 
 
@@ -551,20 +556,23 @@ def index_correct_choices(values: list[Any], cells: list[Any] | None) -> list[An
     Raises:
         AttnProbeError: if a label is neither a name nor a text nor a number.
     """
-    indices = []
-    for row, value in enumerate(values):
+    indices: list[Any] = []
+    for row, label in enumerate(values):
         cell = cells[row] if cells else []
-        names = cell["label"] if isinstance(cell, Mapping) else cell
-        if value in names:
-            value = names.index(value)
-        elif isinstance(value, str) and value.isdigit():
-            value = int(value)
-        elif isinstance(value, str) and value:
+        choices = cell["label"] if isinstance(cell, Mapping) else cell
+        if label in choices:
+            indices.append(choices.index(label))
+        elif label == "":
+            indices.append(None)
+        elif not isinstance(label, str):
+            indices.append(label)
+        elif label.isdigit():
+            indices.append(int(label))
+        else:
             raise AttnProbeError(
-                "expected the correct choice's number (from 0), name or text as label, but row "
-                f"{row} has {value!r}; correct it"
+                f"the label {label!r} in row {row} is not one of the choices. Use the name, the text "
+                "or the number (from 0) of the correct choice."
             )
-        indices.append(None if value == "" else value)
     return indices
 
 
@@ -576,7 +584,7 @@ The dtype is "null" if all lists of positions are empty.
 
 
 def read_rationales(source: "datasets.Dataset", suffix: str = "") -> list[list[int]] | None:
-    """Read each text's rationale: positions of the words that people marked as the label's reason.
+    """Read rationales: positions of the words that people marked as the reason for a label.
 
     Rationales are lists of whole numbers in the column `rationale`. A column with other content,
     such as sentences, is ignored with a warning.

@@ -114,12 +114,12 @@ class Recipe:
         return self.text_pair_column is not None
 
     def is_within_bounds(self, text: str, *, training: bool) -> bool:
-        """Return whether a text is neither too short nor too long for the recipe.
+        """Return whether a text has an allowed length, so that it is not filtered out.
 
         Args:
             text: the text.
-            training: whether the text is from the training or the validation split. Only in these
-                splits, the number and the length of sentences are limited too.
+            training: whether the text is from the training or the validation split. The number
+                and the length of sentences are only limited in these splits.
 
         Returns:
             Whether to keep the text.
@@ -133,9 +133,10 @@ class Recipe:
         if not training or not limits_sentences:
             return True
         sentence_lengths = [len(sentence.split()) for sentence in split_sentences(text)]
-        if len(sentence_lengths) > (self.max_sentences or math.inf):
-            return False
-        return max(sentence_lengths, default=0) <= (self.max_sentence_tokens or math.inf)
+        max_sentences = self.max_sentences or math.inf
+        max_sentence_tokens = self.max_sentence_tokens or math.inf
+        longest = max(sentence_lengths, default=0)
+        return len(sentence_lengths) <= max_sentences and longest <= max_sentence_tokens
 
 
 def split_sentences(text: str) -> list[str]:

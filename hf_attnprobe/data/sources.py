@@ -1,4 +1,4 @@
-"""Open data sets from registered names, folders, single files, the Hub and objects in memory."""
+"""Open data sets: registered names, folders, single files, Hub ids and objects in memory."""
 
 import csv
 import difflib
@@ -86,9 +86,7 @@ def _check_path_exists(name: str) -> None:
     check_path("data set", name)
     path = Path(name)
     if path.suffix.lower() in FILE_FORMATS and not path.exists():
-        raise AttnProbeError(
-            f"there is no file {name} in {Path.cwd()}; check the path of the data set"
-        )
+        raise AttnProbeError(f"the data file {name} does not exist in {Path.cwd()}; check its path")
 
 
 def find_recipe(dataset: str) -> Recipe:
@@ -118,8 +116,8 @@ def find_recipe(dataset: str) -> Recipe:
     similar_names = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.75)
     if similar_names:
         raise AttnProbeError(
-            f"expected a registered name before =, got {name!r}; did you mean "
-            f"{similar_names[0]}={folder}? For another data set, give {folder} alone"
+            f"unknown data set {name!r} in {dataset!r}. Did you mean {similar_names[0]}={folder}? "
+            f"If it is another data set, pass only the folder {folder}."
         )
     return Recipe(folder)
 
@@ -170,7 +168,7 @@ def _open_single_split(dataset: Any, description: str) -> "datasets.Dataset":
         raise AttnProbeError(
             f"{description} must be a name, a folder, a file, a Hub id, a Dataset, a DatasetDict, a "
             "DataFrame, a dict of columns, or a list of dicts or texts, got "
-            f"{type(dataset).__name__}; convert it to one of these types"
+            f"{type(dataset).__name__}"
         )
     return examples
 
@@ -183,9 +181,9 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     is_saved_dataset = any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
     if recipe.name and recipe.hub_id.startswith("./") and not path.exists():
         raise AttnProbeError(
-            f"the folder {recipe.hub_id} with the files of {recipe.name} does not exist; "
-            f"`attnprobe datasets {recipe.name}` lists the files to provide; if they are elsewhere, "
-            f"pass {recipe.name}=FOLDER"
+            f"the folder {recipe.hub_id} with the files of {recipe.name} does not exist. If the files "
+            f"are in another folder, pass {recipe.name}=FOLDER. To list the required files, run "
+            f"`attnprobe datasets {recipe.name}`."
         )
     try:
         if is_data_file(path):
@@ -244,7 +242,7 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
 
 
 def _download_files(config: Any) -> list[Path]:
-    """Return the local paths of a data set's files, which are downloaded from the Hub if needed."""
+    """Return the local paths of the files of a data set. Files on the Hub are downloaded first."""
     import datasets
 
     manager = datasets.DownloadManager()
@@ -253,26 +251,27 @@ def _download_files(config: Any) -> list[Path]:
 
 
 def _explain_load_failure(name: str, error: Exception) -> str:
-    """Return an error message that explains why a data set cannot be loaded, with a fix."""
+    """Return an error message that explains why a data set cannot be loaded, and how to fix it."""
     if _is_cache_failure(error):
         return (
-            f"cannot write to the Hugging Face cache ({_shorten_error(error)}); free some disk "
-            "space, or set HF_HOME to a writable folder"
+            f"cannot write to the Hugging Face cache ({_shorten_error(error)}). Free some disk "
+            "space, or set HF_HOME to a writable folder."
         )
     if "BatchSize must be greater" in str(error.__cause__):
-        return f"the Parquet files in {name} have no rows; add examples"
+        return f"the Parquet files in {name} have no rows"
     if Path(name).is_file() and not Path(name).stat().st_size:
-        return f"the data file {name} is empty; add examples"
+        return f"the data file {name} is empty"
     if Path(name).is_file():
         if Path(name).suffix in FILE_FORMATS:
-            ending = f", which cannot be read: {_shorten_error(error)}"
-        else:
-            ending = "; unpack the file, or convert it to one of these formats"
-        return f"expected a file ending in {', '.join(FILE_FORMATS)}, got {name!r}{ending}"
+            return f"cannot read the data file {name!r}: {_shorten_error(error)}"
+        return (
+            f"{name!r} is not a data file with one of the endings {', '.join(FILE_FORMATS)}. Unpack or "
+            "convert the file."
+        )
     return (
-        "expected a folder of data files, a file, a Hub id or a name listed by `attnprobe "
-        f"datasets`, got {name!r}, which cannot be loaded: {_shorten_error(error)}; without a "
-        "network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1"
+        f"cannot load the data set {name!r} ({_shorten_error(error)}). Pass a folder, a data file, a "
+        "Hub id, or a name that `attnprobe datasets` lists. If there is no network, pass NAME=FOLDER "
+        "or set HF_HUB_OFFLINE=1."
     )
 
 
@@ -281,6 +280,7 @@ def _is_cache_failure(error: BaseException | None) -> bool:
     from datasets.config import HF_DATASETS_CACHE
 
     cache_folders = [HF_DATASETS_CACHE, *map(str, Path(HF_DATASETS_CACHE).parents)]
+    # Check the error itself, its cause, the cause of this cause, and so on.
     while error is not None:
         is_unwritable = isinstance(error, OSError) and error.errno in UNWRITABLE_ERRNOS
         # datasets raises an OSError without an error number if the disk is full.
@@ -293,7 +293,7 @@ def _is_cache_failure(error: BaseException | None) -> bool:
 
 
 def _shorten_error(error: Exception) -> str:
-    """Join an error's message and its cause's message in one line, with at most 200 characters."""
+    """Return the messages of an error and its cause in one line, with at most 200 characters."""
     messages = [str(exception) for exception in (error, error.__cause__) if exception is not None]
     joined_messages = ": ".join(filter(None, messages))
     line = " ".join(joined_messages.split()) or type(error).__name__
@@ -308,7 +308,10 @@ COLUMN_SEPARATORS = ",;\t|"
 
 
 def detect_separator(path: Path) -> str:
-    """Detect a table's column separator: a tab for .tsv, else the one most frequent in the header."""
+    """Detect the column separator of a .csv or .tsv file.
+
+    It is a tab for .tsv, and otherwise the separator that is most frequent in the header.
+    """
     if path.suffix.lower() == ".tsv":
         return "\t"
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -350,7 +353,7 @@ def read_data_file(
         frame = pd.read_csv(path, sep=separator, converters=converters, **PANDAS_CSV_OPTIONS)
         examples = _clean_table(datasets.Dataset.from_pandas(frame, preserve_index=False))
     if not len(examples):
-        raise AttnProbeError(f"the data file {path} has no rows; add examples")
+        raise AttnProbeError(f"the data file {path} has no rows")
     return examples
 
 
@@ -372,8 +375,8 @@ def _read_json(path: Path) -> "datasets.Dataset":
     if examples is None:
         wrong_row = next(row for row in rows if not isinstance(row, Mapping))
         raise AttnProbeError(
-            f"{path} must contain rows as JSON objects, in a list or one per line, got "
-            f"{format_short(wrong_row)}; write each row as an object with column names as keys"
+            f"{path} must contain one JSON object per row, got {format_short(wrong_row)}. Write each "
+            "row as an object with the column names as keys."
         )
     return examples
 
@@ -384,21 +387,22 @@ def _check_json_start(path: Path) -> None:
     Some of these files would make pyarrow abort the process.
     """
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        first_character = next((line.strip()[0] for line in file if line.strip()), "")
+        nonblank_lines = (line.strip() for line in file if line.strip())
+        first_character = next(nonblank_lines, "")[:1]
     if not first_character:
-        raise AttnProbeError(f"the data file {path} is empty; add examples")
+        raise AttnProbeError(f"the data file {path} is empty")
     if first_character not in "{[":
         raise AttnProbeError(
-            f"{path} must contain rows as JSON objects, in a list or one per line, but starts with "
-            f"{format_short(first_character)}; write each row as an object with column names as keys"
+            f"{path} must contain one JSON object per row, but starts with "
+            f"{format_short(first_character)}. Write one object per line, or a list of objects."
         )
 
 
 def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
-    """Strip column names, fill empty cells, and convert ids in a table from a CSV file.
+    """Clean a table that was read from a CSV file.
 
     White space around column names is removed. Empty cells in string columns become empty strings.
-    Ids become integers if all are integers.
+    Example ids become integers if all of them are integers.
     """
     import datasets
     import pyarrow as pa
@@ -418,12 +422,12 @@ def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
 
 
 def _holds_splits(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a mapping contains splits by name, rather than columns by name."""
+    """Return whether the values of a mapping are splits rather than columns."""
     return bool(dataset) and all(map(_is_split, dataset.values()))
 
 
 def _is_split(value: Any) -> bool:
-    """Return whether an object in memory is a table or a list of dicts, rather than a column."""
+    """Return whether an object in memory is a split (a table or a list of dicts), not a column."""
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], Mapping)
     return hasattr(value, "column_names") or hasattr(value, "columns")
@@ -449,8 +453,8 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
     if isinstance(dataset, pd.DataFrame):
         if not dataset.columns.is_unique:
             raise AttnProbeError(
-                "expected columns with distinct names, got "
-                f"{', '.join(map(str, dataset.columns))}; rename one of them"
+                "several columns have the same name. Rename one of the columns "
+                f"{', '.join(map(str, dataset.columns))}."
             )
         frame = dataset.astype(object).where(dataset.notna(), None)
         return _build_from_columns(dict(frame.items()))
@@ -467,7 +471,10 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
 
 
 def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
-    """Build a split from columns by name, without a column `example_id` that does not fit in int64."""
+    """Build a split from lists of values by column name.
+
+    A column `example_id` with numbers above the int64 range is dropped.
+    """
     import datasets
 
     lists: dict[str, list[Any]] = {}
@@ -476,15 +483,13 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
         values = values.tolist() if hasattr(values, "tolist") else values
         if not isinstance(values, list | tuple):
             raise AttnProbeError(
-                f"column {name!r} must be a list of values, got {type(values).__name__}; convert it"
+                f"column {name!r} must be a list of values, got {type(values).__name__}"
             )
         lists[str(name)] = [*values]
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise AttnProbeError(
-            f"expected columns with the same length, got {counts}; provide one value per text"
-        )
+        raise AttnProbeError(f"all columns must have the same length, got {counts}")
     valid_columns = {}
     for name, values in lists.items():
         try:
@@ -497,8 +502,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
                 continue
             reason = " ".join(str(error).split())[:120]
             raise AttnProbeError(
-                f"column {name!r} must hold values of a single type, also within lists ({reason}); "
-                "convert them"
+                f"column {name!r} must contain values of the same type ({reason}); convert them"
             ) from error
     return datasets.Dataset.from_dict(valid_columns)
 
@@ -506,7 +510,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
 def check_table_fields(
     path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
 ) -> list[str]:
-    """Check that every row in a table has one field per column, and return the header.
+    """Check that every row in a table has as many fields as the header, and return the header.
 
     pandas would not report such an error: it uses surplus fields in the first row as an index, which
     shifts all columns, and adds missing fields to short rows.
@@ -533,9 +537,9 @@ def check_table_fields(
             for number, row in enumerate(rows):
                 if len(row) != len(header):
                     raise AttnProbeError(
-                        f"{path}, row {number} (line {lines.line_num}): expected {len(header)} "
-                        f"fields as in the header, got {len(row)}; write one field per column, and "
-                        f"put texts that contain {separator!r} in double quotes"
+                        f"{path}, row {number} (line {lines.line_num}) has {len(row)} fields, but the "
+                        f"header has {len(header)}. Put each text that contains {separator!r} in "
+                        "double quotes."
                     )
     finally:
         csv.field_size_limit(default_limit)
@@ -543,8 +547,8 @@ def check_table_fields(
     nonempty_names = list(filter(None, names))
     if len(set(nonempty_names)) < len(nonempty_names):
         raise AttnProbeError(
-            f"{path}: expected a header with distinct column names, got {', '.join(names)}; "
-            "rename one of them"
+            f"several columns in {path} have the same name. Rename one of the columns "
+            f"{', '.join(names)}."
         )
     return header
 
@@ -552,9 +556,9 @@ def check_table_fields(
 def split_by_holdout(
     splits: "Mapping[str, datasets.Dataset]", share: float
 ) -> "dict[str, datasets.Dataset]":
-    """Divide a single split into train, validation and test, ordering rows by a hash.
+    """Divide a single split into train, validation and test.
 
-    The same row numbers are always in the same split.
+    A row is assigned to a split by a hash of its number, so it is always in the same split.
 
     Args:
         splits: the data set's splits; there must be exactly one.
@@ -568,8 +572,8 @@ def split_by_holdout(
     """
     if len(splits) != 1:
         raise AttnProbeError(
-            f"--holdout needs a data set with one split, got the splits {', '.join(splits)}; leave "
-            "out --holdout"
+            f"--holdout is only for a data set with one split, got {', '.join(splits)}. Omit "
+            "--holdout."
         )
     (source,) = splits.values()
     n_test = round(share * len(source))

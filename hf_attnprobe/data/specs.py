@@ -99,11 +99,11 @@ class Data(Options):
     )
 
     def load_examples(self, *, limit: int | None = None, seed: int = 0) -> "datasets.Dataset":
-        """Load the split to test on.
+        """Load the texts of the split that is tested (field ``split``).
 
         Args:
             limit: number of rows to sample; at least 1.
-            seed: seed that draws a validation split from the training texts, if necessary.
+            seed: random seed for drawing a validation split, if the data set has none.
 
         Returns:
             The rows, see :func:`~hf_attnprobe.data.examples.load_examples`.
@@ -117,10 +117,10 @@ class Data(Options):
         return load_examples(self.dataset, self.split, **options, limit=limit, seed=seed)
 
     def open_split(self, *, seed: int = 0) -> "OpenedSplit":
-        """Open the split to test on without reading its texts.
+        """Open the split that is tested, without reading its texts.
 
         Args:
-            seed: seed that draws a validation split from the training texts, if necessary.
+            seed: random seed for drawing a validation split, if the data set has none.
 
         Returns:
             The opened split.
@@ -136,7 +136,7 @@ class Data(Options):
         """Load all splits for a training, with at most ``train_limit`` training texts.
 
         Args:
-            seed: seed that draws a validation split from the training texts, if necessary.
+            seed: random seed for drawing a validation split, if the data set has none.
 
         Returns:
             The splits by name, see :func:`~hf_attnprobe.data.examples.load_splits`.
@@ -150,12 +150,12 @@ class Data(Options):
         return load_splits(self.dataset, **options, limit=self.train_limit, seed=seed)
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the values of ``READING_FIELDS`` as keyword arguments."""
+        """Return the fields in ``LOADING_FIELDS`` as keyword arguments for ``load_examples``."""
         return {name: getattr(self, name) for name in LOADING_FIELDS}
 
 
 def make_data(dataset: Any) -> Data:
-    """Return a data set as :class:`Data`; names, paths and objects in memory are wrapped."""
+    """Return a data set as :class:`Data`. It can be a name, a path, an object in memory, or `Data`."""
     return dataset if isinstance(dataset, Data) else Data(dataset)
 
 
@@ -286,16 +286,16 @@ class Answers(Data):
         for name in CLASSIFICATION_FIELDS:
             if getattr(self, name) is not None:
                 raise AttnProbeError(
-                    f"{name} does not apply to passages with questions, got "
-                    f"{getattr(self, name)!r}; name columns with context_column, question_column "
-                    "and answer_column"
+                    f"{name} is not an option for passages with questions, got "
+                    f"{getattr(self, name)!r}. Use context_column, question_column and "
+                    "answer_column instead."
                 )
         if self.template is None:
             return
         has_one_context = self.template.count("{context}") == 1
         if not has_one_context or "{question}" not in self.template:
             raise AttnProbeError(
-                "the template must contain {context} exactly once, and {question}, got "
+                "template must contain {question}, and {context} exactly once, got "
                 f"{self.template!r}"
             )
 
@@ -304,7 +304,7 @@ class Answers(Data):
 
         Args:
             limit: number of rows to sample; at least 1.
-            seed: seed that draws a validation split from the training texts, if necessary.
+            seed: random seed for drawing a validation split, if the data set has none.
 
         Returns:
             Rows with ``example_id``, ``text`` (the passage), ``label`` (always −1) and, if the data
@@ -348,10 +348,12 @@ class Answers(Data):
 
     def load_splits(self, *, seed: int = 0) -> "dict[str, datasets.Dataset]":
         """Raise AttnProbeError, since classifiers are not trained on answers."""
-        raise AttnProbeError("training needs texts with labels, got Answers; use Data(…) instead")
+        raise AttnProbeError(
+            "a classifier cannot be trained on Answers. Use Data(…) with labelled texts."
+        )
 
     def _get_reading_options(self) -> dict[str, Any]:
-        """Return the reading options, with all columns to be read as strings."""
+        """Return the same options as :class:`Data`, and the names of columns to read as strings."""
         requested_columns = [getattr(self, f"{name}_column") for name in DEFAULT_COLUMNS]
         string_columns = [*filter(None, requested_columns), *chain(*DEFAULT_COLUMNS.values())]
         return super()._get_reading_options() | {"string_columns": string_columns}
@@ -388,21 +390,21 @@ class Answers(Data):
         if len(question_fields) != 1:
             candidates = " and ".join(columns[name] for name in question_fields)
             raise AttnProbeError(
-                "expected one column that poses the question (a question, a prompt or turns), got "
-                f"{candidates or 'none'} among {', '.join(present)}; name it with "
-                "--question-column, --prompt-column or --turns-column"
+                "expected one column with questions, prompts or conversations, got "
+                f"{candidates or 'none'} among the columns {', '.join(present)}. Choose one with "
+                "--question-column, --prompt-column or --turns-column."
             )
         if self.units == "turn":
             if question_fields != ["turns"]:
                 raise AttnProbeError(
-                    f'units="turn" needs conversations, got a {question_fields[0]} per row; name '
-                    "the column of the conversations with --turns-column"
+                    f"units 'turn' needs conversations, but the column {columns[question_fields[0]]!r} "
+                    "does not contain any. Choose the column of the conversations with --turns-column."
                 )
             columns.pop("context", None)
         elif "context" not in columns:
             raise AttnProbeError(
-                f"no column with passages ({', '.join(DEFAULT_COLUMNS['context'])}) among "
-                f"{', '.join(present)}; name it with --context-column"
+                "found no column with passages. Choose one of the columns "
+                f"{', '.join(present)} with --context-column."
             )
         unused_fields = {*QUESTION_FIELDS} - {*question_fields}
         return {name: column for name, column in columns.items() if name not in unused_fields}
@@ -416,36 +418,38 @@ def make_answers(data: Data) -> Answers:
 
 
 def _read_passages(cell: Any, column: str, row: int) -> list[str]:
-    """Return a cell's passages as a list; the cell contains one text or several."""
+    """Return the passages in a cell as a list. The cell contains one text or a list of texts."""
     passages = cell if isinstance(cell, list) else [cell]
     are_texts = all(isinstance(passage, str) and passage.strip() for passage in passages)
     if not passages or not are_texts:
-        raise _make_cell_error(column, row, cell, "a passage, or a list of passages")
+        raise _make_cell_error(column, row, cell, "a passage or a list of passages")
     return passages
 
 
 def _read_text(cell: Any, column: str, row: int) -> str:
-    """Return a cell's text, or raise AttnProbeError if it is blank or no text."""
+    """Return the text in a cell, or raise AttnProbeError if the cell is blank or not a text."""
     if not isinstance(cell, str) or not cell.strip():
         raise _make_cell_error(column, row, cell, "a text")
     return cell
 
 
 def _read_turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
-    """Return a conversation's turns as dicts with role and content only."""
+    """Return the turns of a conversation. Keys other than role and content are removed."""
     turns: list[dict[str, Any]] = []
-    for turn in cell if isinstance(cell, list) else []:
-        if isinstance(turn, dict):
-            turns.append({"role": turn.get("role"), "content": turn.get("content")})
-        else:
-            turns.append({"role": None})
-    if not turns or not all(isinstance(value, str) for turn in turns for value in turn.values()):
-        raise _make_cell_error(column, row, cell, "a list of turns, each with a role and a content")
+    are_valid = isinstance(cell, list) and len(cell) > 0
+    for turn in cell if are_valid else []:
+        role = turn.get("role") if isinstance(turn, dict) else None
+        content = turn.get("content") if isinstance(turn, dict) else None
+        if not isinstance(role, str) or not isinstance(content, str):
+            are_valid = False
+        turns.append({"role": role, "content": content})
+    if not are_valid:
+        raise _make_cell_error(column, row, cell, "a list of turns with 'role' and 'content'")
     return turns
 
 
 def _read_answer(cell: Any, column: str, row: int) -> str | None:
-    """Return a cell's answer, the first if there are several, or None for an empty cell."""
+    """Return the first answer in a cell, or None if the cell is empty."""
     if isinstance(cell, dict):
         cell = cell.get("text")
     if isinstance(cell, list):
@@ -469,8 +473,8 @@ _READER_BY_FIELD = {
 def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
     """Return the error for a cell without the expected content."""
     is_blank = cell in (None, "", []) or not str(cell).strip()
-    content = "an empty cell" if is_blank else type(cell).__name__
+    content = "an empty cell" if is_blank else f"a cell of type {type(cell).__name__}"
     return AttnProbeError(
-        f"column {column!r} must hold {expected} in every row, but row {row} has {content}; correct "
-        "or drop this row"
+        f"column {column!r} must contain {expected} in every row, but row {row} has {content}. "
+        "Correct or drop this row."
     )

@@ -441,7 +441,7 @@ RECORD_LENGTH = 4
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:
-    """Draw one passage's records, each as a list of words.
+    """Draw the records of one passage. Each record is a list of words.
 
     Args:
         rng: random generator.
@@ -479,7 +479,7 @@ def generate_record_questions(
         question, *answer = passage[source]
         yield {
             "example_id": example_id,
-            "context": "\n\n".join(map(" ".join, passage)),
+            "context": "\n\n".join(" ".join(record) for record in passage),
             "question": question,
             "answer": " ".join(answer),
             "source": source,

@@ -166,8 +166,8 @@ def build_tokenizer(
     words.sort(key=lambda word: (-counts[word], word))
     if not words:
         raise AttnProbeError(
-            f"none of the {len(counts)} different words occurs in at least "
-            f"{min_document_frequency} texts; give more texts, or lower min_document_frequency"
+            f"none of the {len(counts)} different words occurs in {min_document_frequency} or more "
+            "texts. Use more texts, or decrease min_document_frequency."
         )
     pair_inputs = ["token_type_ids"] if pairs else []
     options: dict[str, Any] = {}
@@ -197,25 +197,25 @@ def _check_vocabulary_options(
     check_minimum(1, min_document_frequency=min_document_frequency)
     if max_vocab_size is not None and max_vocab_size <= n_special_tokens:
         raise AttnProbeError(
-            f"max_vocab_size must exceed {n_special_tokens}, the number of special tokens, got "
-            f"{max_vocab_size}; raise it, or use None for no limit"
+            f"max_vocab_size must be greater than the number of special tokens ({n_special_tokens}), "
+            f"got {max_vocab_size}. For no limit, use None."
         )
 
 
 def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counter[str]:
     """Count how many texts contain each word.
 
-    Texts are normalized and split into words like in the tokenizer.
+    Texts are normalized and split into words as in the tokenizer.
     """
     if isinstance(texts, str):
-        raise AttnProbeError("expected a list of texts, got a single string; put it in a list")
+        raise AttnProbeError("texts must be a list of strings, got a single string")
     normalizer = _build_normalizer(sentences)
     pre_tokenizer = _build_pre_tokenizer(sentences)
     counts: Counter[str] = Counter()
     for row, text in enumerate(texts):
         if not isinstance(text, str):
             raise AttnProbeError(
-                f"texts must be strings, but text {row} is {type(text).__name__}; convert or drop it"
+                f"texts must be strings, but texts[{row}] is of type {type(text).__name__}"
             )
         pieces = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))
         counts.update({word for word, _ in pieces} - {SEP})
@@ -223,11 +223,12 @@ def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counte
 
 
 def _build_word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
-    """Build the `tokenizers` object: normalization and splitting rules, and the vocabulary."""
+    """Build a `tokenizers.Tokenizer` from a vocabulary and this module's rules."""
     ids = {token: token_id for token_id, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _build_normalizer(sentences)
     tokenizer.pre_tokenizer = _build_pre_tokenizer(sentences)
+    # $A and $B are the two texts. The suffix :1 sets the token type of the second text to 1.
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A {EOS}",
         pair=f"{BOS} $A {EOS} {f'{BOS}:1 ' if pairs else ''}$B:1 {EOS}:1",
@@ -309,7 +310,7 @@ def read_vectors(path: str | os.PathLike, vocab: Mapping[str, int]) -> tuple[Ten
 
 
 def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
-    """Yield each line's number, its word, and its vector as strings.
+    """Yield the line number, the word, and the fields of its vector for each line of a file.
 
     All vectors have the same length. If the first line consists of two numbers, it is the header
     `count dim` and is skipped.
@@ -324,15 +325,12 @@ def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
             dim = len(fields) - 1
         if len(fields) <= dim or dim < 1:
             raise AttnProbeError(
-                f"{path}, line {line_number}: expected a word and {dim or 'some'} numbers, got "
-                f"{len(fields)} fields; give a complete text file of word2vec, fastText or GloVe"
+                f"line {line_number} of {path} must contain a word and {dim or 'some'} numbers, but "
+                f"has {len(fields)} fields. Use a complete text file of word2vec, fastText or GloVe."
             )
         yield line_number, " ".join(fields[:-dim]), fields[-dim:]
     if dim is None:
-        raise AttnProbeError(
-            f"{path}: expected a word and its numbers on each line, but the file is empty; "
-            "download it again"
-        )
+        raise AttnProbeError(f"the file of word vectors {path} is empty; download it again")
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -347,8 +345,8 @@ def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
                 yield line_number, line.rstrip(" \r\n")
     except (OSError, EOFError, zlib.error) as error:
         raise AttnProbeError(
-            f"cannot read the word vectors in {path}: {error}; give a text file, or a text file "
-            "compressed as .gz"
+            f"cannot read the word vectors in {path} ({error}). Use a text file, or a text file that "
+            "is compressed as .gz."
         ) from error
 
 
@@ -358,6 +356,6 @@ def _parse_numbers(fields: list[str], path: str | os.PathLike, line_number: int)
         return [float(field) for field in fields]
     except ValueError as error:
         raise AttnProbeError(
-            f"{path}, line {line_number}: expected {len(fields)} numbers after the word, but one "
-            f"field is not a number ({error}); download the file again"
+            f"line {line_number} of {path} must contain {len(fields)} numbers after the word "
+            f"({error}); download the file again"
         ) from error

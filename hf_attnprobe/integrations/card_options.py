@@ -28,7 +28,7 @@ class PublishingOptions(Options):
         name = self.push_to_hub
         if name is not None and not HUB_ID_PATTERN.fullmatch(name):
             raise AttnProbeError(
-                f"expected a repository on the Hub as ORG/NAME, got {name!r}; include both parts"
+                f"push_to_hub must be a repository id of the form ORG/NAME, got {name!r}"
             )
 
 

@@ -67,7 +67,8 @@ class TextExplainer:
         subject = load_audited_model((self.model, self.tokenizer), None, AuditOptions(), device)
         if isinstance(subject.tokenizer, ImageReader):
             raise AttnProbeError(
-                "expected a model for texts, but this model takes images; use audit instead"
+                "cannot explain a model for images. Use a model for texts, or use "
+                "hf_attnprobe.audit, which also accepts images."
             )
         site, attention_name = choose_model_attention(subject.adapter)
         return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)
@@ -106,8 +107,8 @@ class TextExplainer:
         """
         if not self._is_language_model:
             raise AttnProbeError(
-                f"expected a language model (…ForCausalLM), got {type(self.model).__name__}; use "
-                "explain_text for the predictions of other models"
+                f"expected a language model (…ForCausalLM), got {type(self.model).__name__}. Use "
+                "explain_text for other models."
             )
         fields = {"context": context, "question": question, "answer": answer, "other": other}
         row = {name: value for name, value in fields.items() if value is not None}
@@ -123,8 +124,8 @@ class TextExplainer:
             is_answer_token = text.inputs["labelled"]
             if other and max(compress(text.inputs["other_ids"], is_answer_token)) < 0:
                 raise AttnProbeError(
-                    f"the answer and the other answer are equal within the span {span!r}; choose a "
-                    "longer span, or omit the other answer"
+                    f"the answer and the other answer have the same words in the span {span!r}. "
+                    "Choose a longer span, or omit the other answer."
                 )
         return explainer.explain(text, prompts[0])
 
@@ -136,7 +137,7 @@ class TextExplainer:
         *,
         choices: Sequence[str] | None = None,
     ) -> HighlightedText:
-        """Predict a text, and score how important each token is.
+        """Predict a text, and score the importance of each token.
 
         Args:
             text: A text, or the first text of a pair, or a dict as for the pipeline. A language model
@@ -158,7 +159,7 @@ class TextExplainer:
         for part in (text, *(choices or pair_texts)):
             _check_text(part)
         if not text.strip():
-            raise AttnProbeError("expected a text, got an empty one; write some words")
+            raise AttnProbeError("the text is empty; write at least one word")
         columns: dict[str, Any] = {"text": [text]}
         if choices is not None:
             columns["choices"] = [list(choices)]
@@ -196,7 +197,7 @@ def parse_text_arguments(text: Any) -> dict[str, Any]:
     """Convert a pipeline input to arguments for :meth:`TextExplainer.explain`.
 
     Args:
-        text: A text, or a dict with the keys `TEXT_FIELDS`.
+        text: A text, or a dict with the keys `CLASSIFIER_INPUT_KEYS`.
 
     Returns:
         Arguments by name.
@@ -209,8 +210,8 @@ def parse_text_arguments(text: Any) -> dict[str, Any]:
     has_text = isinstance(text, Mapping) and isinstance(text.get("text"), str)
     if not has_text or set(text) - set(CLASSIFIER_INPUT_KEYS):
         raise AttnProbeError(
-            "expected a text, or a dict with the key text and optionally text_pair or choices, got "
-            f"{text!r:.80}; use the key text_pair for a second text"
+            "expected a text, or a dict with the key 'text' and optionally 'text_pair' or 'choices', "
+            f"got {text!r:.80}"
         )
     return dict(text)
 
@@ -219,7 +220,7 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
     """Convert a pipeline input to arguments for :meth:`TextExplainer.explain_answer`.
 
     Args:
-        prompt: A dict with the keys `ANSWER_FIELDS`.
+        prompt: A dict with the keys `LANGUAGE_MODEL_INPUT_KEYS`.
 
     Returns:
         Arguments by name.
@@ -229,22 +230,22 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
     """
     if not isinstance(prompt, Mapping) or not {"context", "question"}.issubset(prompt):
         raise AttnProbeError(
-            "expected a dict with the keys context and question for a language model, got "
-            f"{prompt!r:.80}; use the key context for the passage that contains the answer"
+            "a language model needs a dict with the keys 'context' (the passage) and 'question', "
+            f"got {prompt!r:.80}"
         )
     check_known_names("key", prompt, LANGUAGE_MODEL_INPUT_KEYS)
     return dict(prompt)
 
 
 def _check_text(text: object) -> None:
-    """Raise an error unless a value is a string that UTF-8 can encode."""
+    """Raise an error if a value is not a string, or contains characters that are not valid."""
     if not isinstance(text, str):
-        raise AttnProbeError(f"expected a text, got {text!r:.80}; pass a string")
+        raise AttnProbeError(f"expected a text as a string, got {text!r:.80}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise AttnProbeError(
-            "expected a text of valid Unicode characters, got an unpaired surrogate at character "
+            "the text contains an invalid Unicode character (an unpaired surrogate) at position "
             f"{error.start}; remove it"
         ) from error
 
@@ -301,7 +302,7 @@ def explain_text(
     text_pair: str | None = None,
     **arguments: Any,
 ) -> HighlightedText:
-    """Predict one text with a model, and score how important each token is.
+    """Predict one text with a model, and score the importance of each token.
 
     Args:
         model: A classifier or a language model, which is not changed.
@@ -374,7 +375,7 @@ class AttentionExplainPipeline(Pipeline):
     def _sanitize_parameters(self, **parameters: Any) -> tuple[dict, dict, dict]:
         if parameters:
             raise AttnProbeError(
-                f"attention-explain has no options, but got {', '.join(parameters)}; omit them"
+                f"the pipeline attention-explain has no options, got {', '.join(parameters)}"
             )
         return {}, {}, {}
 
@@ -468,5 +469,6 @@ def load_pipeline_model(name: str, **options: Any) -> PreTrainedModel:
     model = load_model(locate_checkpoint(name, **loading_options))
     dtype = options.get("dtype")
     if isinstance(dtype, torch.dtype):
+        # The annotations of `PreTrainedModel.to` hide its arguments from the type checker.
         torch.nn.Module.to(model, dtype)
     return model

@@ -200,7 +200,7 @@ class HubClient:
 
 @contextlib.contextmanager
 def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Iterator[None]:
-    """Convert all errors inside a block to `AttnProbeError`, with one line of advice."""
+    """Convert all errors in a ``with`` block to `AttnProbeError`, with an explanation in one line."""
     try:
         yield
     except Exception as error:
@@ -210,7 +210,7 @@ def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Ite
 
 
 def _explain_hub_error(error: Exception) -> str:
-    """Describe the cause of a Hub error and a way to fix it, in one line."""
+    """Return one line that describes the cause of a Hub error, and how to fix it."""
     if isinstance(error, OfflineModeIsEnabled):
         return f"HF_HUB_OFFLINE is set; unset it and {RETRY_ADVICE}"
     summary = summarize_error(error)
@@ -219,8 +219,8 @@ def _explain_hub_error(error: Exception) -> str:
         status = getattr(response, "status_code", None)
         if status in (401, 403):
             return (
-                f"the token has no write access ({summary}); pass another token with --token or hf "
-                "auth login"
+                f"the token has no write access ({summary}). Use another token with --token or "
+                "`hf auth login`."
             )
         if status == 404:
             return f"the organisation or repository does not exist ({summary}); correct ORG/NAME"
@@ -252,7 +252,7 @@ class AuditFolder:
         return DatasetReference.from_name(self.report.dataset.name)
 
     def get_public_names(self, model_id: str) -> dict[str, str]:
-        """Return the public names that replace local paths of model and data set in published files.
+        """Map the local paths of the model and the data set to public names for published files.
 
         Args:
             model_id: Public model name.
@@ -263,10 +263,12 @@ class AuditFolder:
         provenance = self.report.provenance
         settings = provenance.get("asked_for") or {}
         origin = provenance.get("origin") or {}
-        model_names = (self.report.model, settings.get("model"), origin.get("checkpoint"))
-        data_names = (self.report.dataset.name, settings.get("dataset"))
-        public_names = dict.fromkeys(map(str, model_names), model_id)
-        return public_names | dict.fromkeys(map(str, data_names), self.data.name)
+        public_names = {}
+        for model_name in (self.report.model, settings.get("model"), origin.get("checkpoint")):
+            public_names[str(model_name)] = model_id
+        for data_name in (self.report.dataset.name, settings.get("dataset")):
+            public_names[str(data_name)] = self.data.name
+        return public_names
 
 
 def load_audits(
@@ -292,9 +294,9 @@ def load_audits(
         audited_fingerprint = audit.report.provenance.get("model_fingerprint")
         if audited_fingerprint != fingerprint:
             raise AttnProbeError(
-                f"expected audits of {model_folder} (fingerprint {fingerprint}), but "
-                f"{audit.folder} is an audit of another model ({audited_fingerprint}); audit this "
-                "checkpoint with attnprobe audit"
+                f"the audit in {audit.folder} does not belong to the model in {model_folder}: the "
+                f"fingerprint of its weights is {audited_fingerprint} instead of {fingerprint}. "
+                "Audit this model with `attnprobe audit`."
             )
     return audits
 
@@ -324,7 +326,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
 
 
 def _format_audit_command(audit: AuditFolder, model_id: str) -> str:
-    """Format the command that repeats an audit, with public names; empty for data in memory."""
+    """Format the command that repeats an audit, or return "" if its data was in memory."""
     settings = strip_record_folders(audit.report.provenance["asked_for"])
     if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
         return ""
@@ -371,8 +373,8 @@ def write_card(
     folder = Path(model)
     if not folder.is_dir():
         raise AttnProbeError(
-            f"expected the folder of a checkpoint, got {model}, which is not a folder; download a "
-            "model from the Hub first, with hf download"
+            f"expected the folder of a checkpoint, but {model} is not a folder. If the model is on "
+            "the Hub, download it first with `hf download`."
         )
     loaded_model = load_model(
         folder,
@@ -382,8 +384,8 @@ def write_card(
     loaded_audits = load_audits(audits, folder, compute_fingerprint(loaded_model))
     if not loaded_audits and has_findings(read_text_file(folder / README_FILE)):
         raise AttnProbeError(
-            f"the card in {folder} contains audit results, but no audits were specified; pass the "
-            f"folders of these audits, or delete {README_FILE}"
+            f"the existing card in {folder} contains audit results, but no audits were given. Pass "
+            f"the folders of the audits, or delete {README_FILE}."
         )
     checkpoint = describe_checkpoint(folder, loaded_model, options.push_to_hub)
     card = CardContent(
@@ -432,7 +434,7 @@ def _publish(
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
-    """Publish the rows and then the model, so that its card never links to a missing page."""
+    """Publish the audit rows first, so that the model card can link to them, and then the model."""
     hub = HubClient(options.token, options.private)
     rows_url = None
     if audits:
@@ -457,14 +459,12 @@ def _publish(
 def _collect_model_files(
     folder: Path, card: CardContent, hub: HubClient, repository: str
 ) -> dict[str, Path | bytes]:
-    """Collect the files of a checkpoint for the upload, and merge its README with the one on the Hub."""
-    files: dict[str, Path | bytes] = {
-        file.name: file
-        for file in sorted(folder.iterdir())
-        if file.is_file()
-        and not file.name.startswith(".")
-        and not file.name.startswith(TRAINER_FILE_PREFIXES)
-    }
+    """Collect the files of a checkpoint for the upload. Its README is merged with that on the Hub."""
+    files: dict[str, Path | bytes] = {}
+    for file in sorted(folder.iterdir()):
+        is_excluded = file.name.startswith((".", *TRAINER_FILE_PREFIXES))
+        if file.is_file() and not is_excluded:
+            files[file.name] = file
     record = card.checkpoint.record
     if record:
         files[RECORD_FILE] = (json.dumps(strip_record_folders(record), indent=1) + "\n").encode()
@@ -539,7 +539,10 @@ def build_rows_files(
 
 
 def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
-    """Name each audit by its data set and split; repeated names get a number."""
+    """Name each audit after its data set and split, such as "imdb-test".
+
+    If several audits have the same name, later ones get a number.
+    """
     names: list[str] = []
     for audit in audits:
         data_name = strip_local_folders(audit.data.name).replace("/", "-")
@@ -555,7 +558,7 @@ def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
 
 
 def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:
-    """Build the files of an audit that are published: its rows as Parquet, and its reports.
+    """Build the published files of an audit: its rows as a Parquet file, and its reports.
 
     Args:
         audit: The audit.
@@ -566,7 +569,9 @@ def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -
         File contents by file name.
     """
     rows = audit.report.to_pandas()
-    files = {f"{ROWS_SPLIT}.parquet": rows.to_parquet(index=False)} if len(rows) else {}
+    files: dict[str, bytes] = {}
+    if len(rows):
+        files[f"{ROWS_SPLIT}.parquet"] = rows.to_parquet(index=False)
     public_names = audit.get_public_names(model_id)
     for name, text in _collect_reports(audit, with_texts=with_texts).items():
         files[name] = replace_local_paths(text, public_names).encode()
@@ -574,7 +579,7 @@ def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -
 
 
 def _collect_reports(audit: AuditFolder, *, with_texts: bool) -> dict[str, str]:
-    """Collect the report files of an audit; without ``with_texts``, omit all example texts from them."""
+    """Collect the report files of an audit, with or without the example texts in them."""
     reports = {
         name: (audit.folder / name).read_text(encoding="utf-8")
         for name in PUBLISHED_AUDIT_FILES

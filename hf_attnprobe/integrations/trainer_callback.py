@@ -107,7 +107,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         tokenizer: Any = None,
     ) -> None:
         if every < 1:
-            raise AttnProbeError(f"every must be at least 1, got {every}; increase it")
+            raise AttnProbeError(f"every must be at least 1, got {every}")
         data = make_data(dataset)
         self.data = dataclasses.replace(data, test_limit=data.test_limit or limit)
         default_tests = None if isinstance(data, Answers) else CLASSIFIER_TESTS
@@ -139,8 +139,9 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         """
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise AttnProbeError(
-                "expected the complete model in every process, but FSDP and DeepSpeed split its "
-                "weights; remove the callback and audit the checkpoints instead"
+                "attention cannot be audited during training with FSDP or DeepSpeed, because they "
+                "split the weights between processes. Remove this callback, and audit the saved "
+                "checkpoints instead."
             )
         self.trainer = trainer
         trainer.add_callback(self)
@@ -148,17 +149,17 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
     def on_init_end(self, *_: Any, **__: Any) -> None:
         """Raise an error if the callback was passed in ``callbacks=[…]``."""
-        self._log({})
+        self._get_trainer()
 
-    def _log(self, numbers: dict[str, float]) -> None:
-        """Log numbers through the Trainer; raise an error if the Trainer is unknown."""
+    def _get_trainer(self) -> Trainer:
+        """Return the Trainer, or raise an error if :meth:`add_to` was not called."""
         if self.trainer is None:
             raise AttnProbeError(
-                "the callback was added by callbacks=[…] or add_callback and cannot log; call "
-                "AttentionFaithfulnessCallback(…).add_to(trainer) instead"
+                "AttentionFaithfulnessCallback cannot log its results if it is added with "
+                "callbacks=[…] or add_callback. Call "
+                "AttentionFaithfulnessCallback(…).add_to(trainer) instead."
             )
-        if numbers:
-            self.trainer.log(numbers)
+        return self.trainer
 
     def on_train_begin(
         self,
@@ -168,8 +169,8 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         model: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Audit two texts, so that errors occur before training starts."""
-        self._log({})
+        """Run a trial audit of two texts, so that errors appear before the training starts."""
+        self._get_trainer()
         self._n_evaluations, self._last_step = 0, None
         # A screen of heads needs more than two texts, because it splits them into two halves.
         has_screen = self.options is not None and self.options.screen is not None
@@ -179,18 +180,18 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             self._check_statistics(report)
         if args.eval_strategy == "no":
             logger.warning(
-                "this Trainer does not evaluate during training, so attention is not audited; set "
-                "eval_strategy to steps or epoch"
+                "attention is not audited, because this Trainer does not evaluate during training. "
+                "Set eval_strategy to 'steps' or 'epoch'."
             )
 
     def _check_statistics(self, report: Report) -> None:
-        """Raise an error if the tests compute none of the requested statistics."""
+        """Raise an error if none of the requested statistics was computed."""
         computed_names = [statistic.statistic for statistic in report.statistics]
         available_names = dict.fromkeys([SCORE_NAME, *computed_names])
         if available_names.keys().isdisjoint(self.statistics):
             raise AttnProbeError(
-                f"unknown statistics {', '.join(self.statistics)}; choose from "
-                f"{', '.join(available_names)}"
+                f"unknown statistics {', '.join(self.statistics)}. Choose from "
+                f"{', '.join(available_names)}."
             )
 
     def on_evaluate(
@@ -201,7 +202,10 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         model: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Audit the model and log results, once per step even if several data sets are evaluated."""
+        """Audit the model after an evaluation, and log the results.
+
+        If several data sets are evaluated at the same step, the model is audited only once.
+        """
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
@@ -211,10 +215,13 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         if evaluation_number % self.every:
             return
         self.report = self._audit(self.data, model, args, kwargs.get("processing_class"))
-        self._log(select_logged_numbers(self.report, self.statistics))
+        numbers = select_logged_numbers(self.report, self.statistics)
+        trainer = self._get_trainer()
+        if numbers:
+            trainer.log(numbers)
 
     def _audit(self, data: Data, model: nn.Module, args: Any, processing_class: Any) -> Report:
-        """Audit the model; every process audits a share of the texts and gets the full report."""
+        """Audit the model. Each process audits a share of the texts and gets the full report."""
         with preserve_state(model), _create_shared_folder(Path(args.output_dir)) as folder:
             return audit(
                 model,
@@ -246,8 +253,8 @@ def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, flo
     for statistic in report.statistics:
         if statistic.group != "all" or statistic.statistic not in names:
             continue
-        site = (statistic.layer, statistic.head)
-        if model_site not in (None, site):
+        # If there are results for all heads together, results for single heads are skipped.
+        if model_site not in (None, (statistic.layer, statistic.head)):
             continue
         name = f"{LOG_PREFIX}{statistic.test}.{statistic.statistic}".replace("@", ".")
         if model_site is None:
@@ -257,7 +264,7 @@ def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, flo
 
 
 def _choose_options(model: nn.Module) -> AuditOptions:
-    """Choose options for a fast audit; if the model has several heads, they are tested together."""
+    """Choose options for a fast audit. Several heads are tested together, not one by one."""
     has_one_site = len(wrap(model).sites()) == 1
     return AuditOptions(prune=False, single_heads=has_one_site)
 
@@ -316,6 +323,7 @@ def _create_shared_folder(output_dir: Path) -> Iterator[Path | None]:
         yield None
         return
     folder = output_dir / ".attention_faithfulness"
+    # An interrupted training can leave an old folder.
     _delete_folder(folder)
     yield folder
     _delete_folder(folder)

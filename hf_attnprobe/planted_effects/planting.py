@@ -109,14 +109,14 @@ class PlantedEffect:
 
 
 def find_unused_token(
-    texts: Sequence[Text], n_tokens: int, special: Sequence[int], seed: int
+    texts: Sequence[Text], n_tokens: int, special_ids: Sequence[int], seed: int
 ) -> int:
     """Draw a random token that occurs in no text.
 
     Args:
         texts: The audited texts.
         n_tokens: Number of token ids that both the tokenizer and the embedding have.
-        special: Ids of special tokens, which are never drawn.
+        special_ids: Ids of special tokens, which are never drawn.
         seed: Seed for the draw.
 
     Returns:
@@ -126,7 +126,7 @@ def find_unused_token(
         AttnProbeError: If every token occurs in some text.
     """
     tokens_in_texts = {token for text in texts for ids, _ in text.sequences for token in ids}
-    unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special))
+    unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special_ids))
     if not unused_tokens:
         raise AttnProbeError(
             f"the planted token must occur in no text, but the texts contain all {n_tokens} tokens "
@@ -317,27 +317,27 @@ def fit_planted_effect(
     )
 
 
-def fit_read_direction(token: Tensor, others: Tensor) -> Tensor:
+def fit_read_direction(planted_state: Tensor, other_states: Tensor) -> Tensor:
     """Return the direction that responds to the planted token's state, but little to other states.
 
     Its product with the token's state is 1. Among all such directions, it has the smallest mean
     squared product with the other states (least squares with a ridge penalty).
 
     Args:
-        token: State of the planted token, [width].
-        others: States of other tokens, [states, width].
+        planted_state: State of the planted token, [width].
+        other_states: States of other tokens, [states, width].
 
     Returns:
         The direction, [width].
     """
-    second_moment = (others.T @ others).double() / len(others)
+    second_moment = (other_states.T @ other_states).double() / len(other_states)
     width = len(second_moment)
     ridge = RIDGE_PENALTY * second_moment.trace() / width
     second_moment += ridge * torch.eye(width).to(second_moment)
-    token_state = token.double()
-    direction = torch.linalg.solve(second_moment, token_state)
-    scaled_direction = direction / (direction @ token_state)
-    return scaled_direction.to(token)
+    target = planted_state.double()
+    direction = torch.linalg.solve(second_moment, target)
+    scaled_direction = direction / (direction @ target)
+    return scaled_direction.to(planted_state)
 
 
 def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -465,7 +465,7 @@ def _fit_attended_row(
 def _compute_value_effect(
     probe: Any, recorded: RecordedPass, text: BatchWithToken, module: str, columns: slice
 ) -> Tensor:
-    """Return how much the planted token's value vector changes the log-odds, [batch].
+    """Return how much the planted token's value vector W·state changes the log-odds, [batch].
 
     The first-order effect is the gradient of the log-odds times the difference between the token's
     value and the mean value of all other tokens in the text.

@@ -375,7 +375,7 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
     """Draw values with horizontal error bars, one row per category."""
     names = list_categories(chart)
     for k, series in enumerate(chart.series):
-        # The series are spread over the row of their category, so that they do not overlap.
+        # Each series has another offset from the centre of the row, so that values do not overlap.
         offset = ((k + 0.5) / len(chart.series) - 0.5) * CATEGORY_ROW_FILL
         positions = [names.index(str(x)) + offset for x in series.x]
         yield ax.errorbar(
@@ -731,7 +731,7 @@ def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None
     ]
     if font_warnings:
         logger.warning(
-            "the figures' font lacks some characters of these names: SVG files contain them as "
+            "the figures' font lacks some characters of these names. SVG files contain them as "
             "text, but other files show boxes instead"
         )
     for warning in caught_warnings:

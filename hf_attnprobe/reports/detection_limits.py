@@ -98,7 +98,7 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
             file has changed.
     """
     path = Path(folder) / DETECTION_LIMITS_FILE
-    record = read_json(path, DetectionLimitRecord, "Run attnprobe detection-limit again.")
+    record = read_json(path, DetectionLimitRecord, REPEAT_ADVICE)
     differences = find_differences(identity, record["fingerprints"])
     if differences:
         raise AttnProbeError(

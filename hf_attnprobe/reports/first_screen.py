@@ -191,12 +191,14 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         return None
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
+        # The model generates none of the answers, so no other test or text would help.
         return None
     # The gate is the finding that must be "yes" before attention is judged, such as accuracy.
     gate = conclusion.gate
     if conclusion.is_closed and gate is not None and gate.value <= 0:
         return BETTER_MODEL_ADVICE
     if conclusion.why == explain_missing_questions(conclusion.missing):
+        # The next audit repeats the previous tests and adds the missing ones.
         previous_tests = report.provenance.get("asked_for", {}).get("tests", {})
         missing_tests: dict[str, dict] = {ALL_QUESTIONS[key].test: {} for key in conclusion.missing}
         if own_answers is None:

@@ -179,10 +179,12 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
     names = name_parts[0]
     # Add a suffix only if it distinguishes audits that still have the same name.
     for suffixes in name_parts[1:]:
-        if len(set(names)) == len(names):
+        n_different = len(set(names))
+        if n_different == len(names):
             break
-        if len(set(zip(names, suffixes, strict=True))) > len(set(names)):
-            names = [f"{name}, {suffix}" for name, suffix in zip(names, suffixes, strict=True)]
+        longer_names = [f"{name}, {suffix}" for name, suffix in zip(names, suffixes, strict=True)]
+        if len(set(zip(names, suffixes, strict=True))) > n_different:
+            names = longer_names
     return tuple(
         f"{name} ({number})" if names.count(name) > 1 else name
         for number, name in enumerate(names, 1)

@@ -538,7 +538,10 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows with each audit's score and rank agreements τ, next to the authors' own reruns."""
+    """Yield a row with each audit's F1 or accuracy, followed by rows with its rank agreements τ.
+
+    Each row also contains the number from the authors' own rerun, if they released it.
+    """
     for group in all_texts:
         dataset, encoder, attention = group.table_labels
         dataset_reruns = PUBLISHED.reruns.get(dataset, {})

@@ -211,14 +211,16 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
 def _fingerprint_texts(steps: Steps) -> dict[str, dict[str, str]]:
     """Compute fingerprints of each step's training texts, by folder and split.
 
-    All data sets are opened before any step runs, so that a missing data set or column is noticed
-    at once. If a data set is only used for testing, its first text is read as a check.
+    All data sets are opened before any step runs, so that a missing data set or column raises an
+    error at once. If a step only tests a model, its first text is read to check the data set.
     """
     fingerprints_by_data: dict[str, dict[str, str]] = {}
     fingerprints_by_folder = {}
     for job in steps.jobs:
-        data, seed = _make_data(job), job.arguments.get("seed", 0)
+        data = _make_data(job)
+        seed = job.arguments.get("seed", 0)
         is_training = VERBS[job.verb].is_training
+        # Steps with the same data share their fingerprints.
         key = f"{is_training} {seed} {data!r}"
         if key not in fingerprints_by_data:
             fingerprints_by_data[key] = {}

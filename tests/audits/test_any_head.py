@@ -114,7 +114,7 @@ UNREAD = changed("tags", ner_tags=lambda k, row: [-100 * (k == 3)] * len(row["to
 TWO_CHOICES = changed("choice", choices=lambda k, row: row["choices"][: 3 - (k == 4)])
 BAD = [
     # pairs
-    ("classes", changed("classes", hypothesis=None), {}, "row 0 is NoneType"),
+    ("classes", changed("classes", hypothesis=None), {}, "row 0 has a cell of type NoneType"),
     (
         "classes",
         changed("classes", premise="", hypothesis=""),
@@ -147,7 +147,7 @@ BAD = [
     ("classes", changed("classes", label=-7), {}, "labels must be numbers from 0 to"),
     ("labels", DATA["classes"], {}, "expected a list of the labels that apply"),
     ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has the label 7"),
-    ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "a mask of 0 and 1"),
+    ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "masks of 0 and 1"),
     ("labels", changed("labels", labels=["toxic", "odd"]), {}, "row 0 has the label 'odd'"),
     ("number", changed("number", label="good"), {}, "expected numbers as labels"),
     ("number", DATA["labels"], {}, "expected a number as label"),
@@ -157,7 +157,7 @@ BAD = [
         "tags",
         changed("tags", ner_tags=[0] * 9),
         {},
-        "7 words and 9 labels; provide one label per word",
+        "row 0 has 7 words and 9 labels",
     ),
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
     ("tags", UNREAD, {}, "row 3 has none in the part that the model reads"),
@@ -167,7 +167,12 @@ BAD = [
     ("span", spans(answer_start="0", answer_end="4"), {}, "got '0' to '4'"),
     ("span", spans(answer_start=0.5, answer_end=2.5), {}, "got 0.5 to 2.5"),
     ("span", spans(answer_start=0, answer_end=999), {}, "got 0 to 999"),
-    ("choice", changed("choice", label="first"), {}, "row 0 has 'first'"),
+    (
+        "choice",
+        changed("choice", label="first"),
+        {},
+        "the label 'first' in row 0 is not one of the choices",
+    ),
     (
         "choice",
         changed("choice", label=7),

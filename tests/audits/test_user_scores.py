@@ -531,7 +531,7 @@ def test_scores_that_do_not_fit_a_passage_are_said_in_a_line():
         ),
         (
             {k: UserScores([1.0], sources=[" "]) for k in (0, 1)},
-            "the passage does not contain the quotation ''",
+            "the quotation '' does not occur in the passage",
         ),
     ):
         with pytest.raises(AttnProbeError, match=says):

@@ -106,7 +106,7 @@ def test_a_command_answers_before_anything_heavy_is_imported(run_python):
 
 
 STUDIES = [
-    (("x.yaml",), "must be a Python file or one of encoders"),
+    (("x.yaml",), "expected a Python file or the name of a study (encoders"),
     (("room", "--dataset", "a/x", "b/x"), "must have different names, but a/x and b/x"),
 ]
 

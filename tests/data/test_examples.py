@@ -178,7 +178,9 @@ def test_several_text_columns_are_joined_leaving_out_what_is_missing(tmp_path, c
     in_memory = load_examples(rows, "test", **columns)
     assert in_memory["text"][:3] == ["because . it rains", "because .", "because ."]
     assert "--text-column" in message(rows, "test", text_column=["best_answer", "question"])
-    assert "row 0 is int" in message(rows, "test", text_column=["best_answer", "topic"])
+    assert "row 0 has a cell of type int" in message(
+        rows, "test", text_column=["best_answer", "topic"]
+    )
     rows = [{"title": "the film", "body": f"was good {i}", "label": "positive"} for i in range(10)]
     folder = write_folder(tmp_path / "c", rows, "json")
     command = ["audit", "--model", checkpoint, "--dataset", folder, "--output-dir", tmp_path / "o"]
@@ -201,7 +203,7 @@ def test_classes_that_are_numbered_from_one(tmp_path):
     assert rated["label"][:] == [0, 9, -1, 4, 5, 0] and get_label_names(rated)[9] == "10"
     for wrong in (0, 11):
         spoilt = write_folder(tmp_path / f"w{wrong}", [{"text": "a", "label": wrong}] * 10, "csv")
-        said = f"from 1 to 10, or -1 for unlabelled texts, but row 0 has {wrong}"
+        said = f"from 1 to 10, or -1 for texts without a label, but row 0 has {wrong}"
         assert said in message(local("imdb10", spoilt), "test")
     # Labels with names of their own start at zero.
     features = datasets.Features(
@@ -275,7 +277,7 @@ def test_an_unknown_name_says_what_lists_the_known_ones_and_the_reason(monkeypat
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     text = message("sstt", "test")
     assert all(
-        said in text for said in ("listed by `attnprobe datasets`", "'sstt'", "Couldn't reach")
+        said in text for said in ("that `attnprobe datasets` lists", "'sstt'", "Couldn't reach")
     )
     assert len(text) < 480
 
@@ -295,9 +297,9 @@ def test_what_is_missing_is_said_with_what_is_there(tmp_path):
 
 def test_no_row_left_and_other_misuse(tmp_path):
     for empty in ([], datasets.Dataset.from_dict({"text": [], "label": []})):
-        assert "has no rows" in message(empty, "test")
+        assert "split 'test' is empty" in message(empty, "test")
     short = write_folder(tmp_path / "d", [{"text": "short", "label": 0}] * 10, "csv")
-    assert "none of the 6 rows" in message(local("sst", short), "train")
+    assert "all 6 rows of split" in message(local("sst", short), "train")
     assert "limit" in message(ROWS, "test", limit=0)
     assert "got int" in message(3, "test")
     assert "got list" in message([["a text"]], "test")
@@ -325,11 +327,11 @@ def test_vectors_of_all_the_text_formats(tmp_path):
 
 def test_vectors_that_cannot_be_read(tmp_path):
     for content, expected in (
-        ("the 1 2\nfilm 1\n", "line 2: expected a word and 2 numbers, got 2 fields"),
-        ("9 2\nthe 1 2\n\n", "line 3"),
-        ("the 1 2\nfilm 1 two\n", "line 2: expected 2 numbers after the word"),
-        ("the\n", "line 1"),
-        ("", "the file is empty"),
+        ("the 1 2\nfilm 1\n", "must contain a word and 2 numbers, but has 2 fields"),
+        ("9 2\nthe 1 2\n\n", "line 3 of .*v must contain a word"),
+        ("the 1 2\nfilm 1 two\n", "must contain 2 numbers after the word"),
+        ("the\n", "line 1 of .*v must contain a word"),
+        ("", "v is empty"),
     ):
         (tmp_path / "v").write_text(content)
         with pytest.raises(AttnProbeError, match=expected):

@@ -56,22 +56,19 @@ def test_a_folder_stands_for_a_name_in_every_command(tmp_path, cli, reviews):
 def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = write(tmp_path / "n", train__jsonl=[{"text": "a", "label": 0}])
-    assert "expected the classes rec.sport.baseball" in message(f"20news={folder}")
+    assert "must have the classes rec.sport.baseball" in message(f"20news={folder}")
     other = write(tmp_path / "o", train__jsonl=[{"tekst": "a", "label": 0}])
-    assert (
-        "no usual pair such as premise with hypothesis among the columns tekst, label"
-        in message(f"20news={other}")
-    )
-    assert "no column 'question2' among the columns text, label" in message(f"qqp={folder}")
-    assert "no column 'text_pair' among the columns text, label" in message(f"cnn={folder}")
-    assert "did you mean imdb=" in message(f"imbd={folder}")
+    assert "found no text column with a usual name among tekst, label" in message(f"20news={other}")
+    assert "no column 'question2'. Choose one of text, label" in message(f"qqp={folder}")
+    assert "no column 'text_pair'. Choose one of text, label" in message(f"cnn={folder}")
+    assert "Did you mean imdb=" in message(f"imbd={folder}")
     # A name that is like no other is the folder as it is.
     assert len(load_examples(f"mine={folder}", "train")) == 1
     (tmp_path / "empty").mkdir()
-    assert "'empty', which cannot be loaded" in message("cnn=empty")
+    assert "cannot load the data set 'empty'" in message("cnn=empty")
     for name, recipe in RECIPES.items():
         if recipe.hub_id.startswith("./"):
-            assert f"`attnprobe datasets {name}` lists the files to provide" in message(name)
+            assert f"To list the required files, run `attnprobe datasets {name}`" in message(name)
 
 
 # --- the Hub ------------------------------------------------------------------------------------------------------
@@ -221,6 +218,9 @@ def test_the_command_lists_describes_and_counts(tmp_path, cli, monkeypatch):
     assert "DIAGNOSES_ICD.csv" in done.out and "at hand   no" in done.out
     (known,) = json.loads(cli("datasets", "snli", "--json").out)
     assert (known["name"], known["n_classes"]) == ("snli", 3)
-    for wrong, said_ in (("sstt", "expected a registered data set (sst, sst2"), ("sst=x", "'x'")):
+    for wrong, said_ in (
+        ("sstt", "'sstt' is not a registered data set. Choose from sst, sst2"),
+        ("sst=x", "'x'"),
+    ):
         done = cli("datasets", wrong)
         assert (done.code, done.out) == (1, "") and said_ in done.err

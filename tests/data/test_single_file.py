@@ -25,7 +25,7 @@ def test_texts_are_set_apart_the_same_for_training_and_audit(table):
     texts = [text for rows in splits.values() for text in rows["text"][:]]
     assert sorted(texts) == sorted(text for text, _ in ROWS)  # every text in one split
     assert load_examples(table, "test", holdout=0.2)["text"][:] == splits["test"]["text"][:]
-    refused("leave out --holdout", load_splits, dict(splits), holdout=0.2)
+    refused("Omit --holdout", load_splits, dict(splits), holdout=0.2)
 
 
 def test_labels_have_the_names_of_the_model(table):
@@ -36,7 +36,7 @@ def test_labels_have_the_names_of_the_model(table):
     examples = load_examples(numbered, "test", labels=["1=neg", "5=pos"])
     assert [get_label_names(examples)[k] for k in examples["label"]] == ["neg", "pos"]
     refused(
-        "renames worst, which the data does not have; its labels are bad, good",
+        "renames worst, but the data has no such label. Its labels are bad, good",
         load_examples,
         table,
         "test",

@@ -59,7 +59,8 @@ def test_a_file_is_one_split_with_its_cells_as_they_are(tmp_path):
             load_examples(ROWS, "test")
         )
         with pytest.raises(
-            AttnProbeError, match=r"training needs the splits .* got one file; reserve a share"
+            AttnProbeError,
+            match=r"training needs the splits .* got a single file. To split it, use",
         ):
             load_splits(path)
     (tmp_path / "d").mkdir()
@@ -91,7 +92,7 @@ def test_a_row_of_more_or_fewer_fields_than_the_header_is_refused(tmp_path):
         ("csv", "tsv", "folder", "published"), COMMAS.items()
     ):
         line = message(placed(tmp_path / f"{kind}-{where}", kind, table), "test")
-        assert f"row {row} (line {row + 2}): expected 2 fields as in the header" in line
+        assert f"row {row} (line {row + 2}) has" in line
         assert "in double quotes" in line
 
 
@@ -114,7 +115,7 @@ def test_blanks_around_the_names_of_a_header_are_none_of_them(tmp_path):
 
 def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path):
     (tmp_path / "d.csv").write_text("text,label, text\na film,0,a plot\n")
-    assert "a header with distinct column names, got text, label, text" in message(
+    assert "have the same name. Rename one of the columns text, label, text" in message(
         tmp_path / "d.csv", "test"
     )
 
@@ -133,7 +134,7 @@ def test_data_in_memory_in_every_form_is_the_same_data():
         assert compute_dataset_fingerprint(load_examples(form, "test")) == expected
     assert load_examples(TEXTS, "test")["text"][:] == TEXTS
     assert labels(TEXTS) == [-1] * len(TEXTS)
-    with pytest.raises(AttnProbeError, match=r"training needs the splits .* got one split"):
+    with pytest.raises(AttnProbeError, match=r"training needs the splits .* got a single split"):
         load_splits(columns)
     assert "text 2, label 1" in message({"text": ["a", "b"], "label": [0]}, "test")
 
@@ -183,7 +184,9 @@ def test_one_column_per_label():
     assert examples["label"][:] == [[1], [0, 1]]
     assert get_label_names(examples) == ["rude", "toxic"]
     rows[1]["rude"] = 2
-    assert "row 1 has 2" in message(rows, "test", label_column=["rude", "toxic"])
+    assert "column 'rude' contains 2 in row 1" in message(
+        rows, "test", label_column=["rude", "toxic"]
+    )
 
 
 def test_labels_that_are_none():
@@ -193,13 +196,16 @@ def test_labels_that_are_none():
         ([{"text": "a", "label": {"x": 1}}], "dict"),
         ([{"text": "a", "label": 0}, {"text": "b", "label": -3}], "row 1 has -3"),
         ([{"text": "a", "label": 1}, {"text": "b", "label": "x"}], "Could not convert 'x'"),
-        ([{"text": "a", "label": [1, "x"]}], "'label' must hold values of a single type"),
-        ([{"text": "a", "rationale": [1, "x"]}], "'rationale' must hold"),
-        ([{"text": "a", "label": [0, 1]}], "its lists look like a mask of 0 and 1"),
+        ([{"text": "a", "label": [1, "x"]}], "'label' must contain values of the same type"),
+        (
+            [{"text": "a", "rationale": [1, "x"]}],
+            "'rationale' must contain values of the same type",
+        ),
+        ([{"text": "a", "label": [0, 1]}], "seems to contain masks of 0 and 1"),
         ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
-        ([{"text": "a", "label": [0.5]}], "lists of label names or whole numbers"),
-        ([{"text": "a", "label": 2**70}], "'label' must hold"),
+        ([{"text": "a", "label": [0.5]}], "lists of label names or of whole numbers"),
+        ([{"text": "a", "label": 2**70}], "'label' must contain values of the same type"),
     ):
         assert expected in message(rows, "test")
 
@@ -231,7 +237,7 @@ def test_rationales_are_lists_of_positions():
 def test_without_a_label_column_training_says_so():
     rows = [{"text": "a"}, {"text": "b"}]
     refused(
-        "the training texts have no labels; name the label column",
+        "the training texts have no labels. Choose the label column",
         prepare_splits,
         rows,
         rows,

@@ -21,7 +21,7 @@ def test_plain_data_has_its_columns_by_their_usual_names():
     given = Answers(ROWS, units="word")
     assert make_answers(given) is given
     refused(
-        "text_column does not apply to passages with questions",
+        "text_column is not an option for passages with questions",
         make_answers,
         Data(ROWS, text_column="context"),
     )

@@ -188,5 +188,5 @@ def test_another_process_with_another_hash_seed_gives_the_same():
 def test_errors():
     refused("5 <= min_tokens", generate_rationale_examples, 1, min_tokens=4)
     refused("5 <= min_tokens", generate_rationale_examples, 1, min_tokens=9, max_tokens=8)
-    refused("5000 were requested", list, generate_rationale_examples(5000, max_tokens=5))
+    refused("n_examples is 5000", list, generate_rationale_examples(5000, max_tokens=5))
     refused("at least 6", make_rationale_dataset, 5)

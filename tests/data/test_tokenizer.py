@@ -209,21 +209,25 @@ def test_decoding_gives_the_words_back(tokenizer):
 
 def test_errors():
     for texts, options, expected in (
-        ("one text", {}, "put it in a list"),
-        (["a", None], {}, "text 1 is NoneType"),
-        ([], {}, "occurs in at least 1 texts"),
-        ([" "], {}, "occurs in at least 1 texts"),
+        ("one text", {}, "texts must be a list of strings, got a single string"),
+        (["a", None], {}, r"texts\[1\] is of type NoneType"),
+        ([], {}, "occurs in 1 or more texts"),
+        ([" "], {}, "occurs in 1 or more texts"),
         (
             ["a", "b"],
             {"min_document_frequency": 2},
-            "none of the 2 different words occurs in at least 2 texts",
+            "none of the 2 different words occurs in 2 or more texts",
         ),
         (["a"], {"min_document_frequency": 0}, "at least 1, got 0"),
-        (["a"], {"max_vocab_size": 4}, "must exceed 4, the number of special tokens, got 4"),
+        (
+            ["a"],
+            {"max_vocab_size": 4},
+            r"must be greater than the number of special tokens \(4\), got 4",
+        ),
         (
             TEXTS,
             {"sentences": True, "max_vocab_size": 5},
-            "must exceed 5, the number of special tokens, got 5",
+            r"must be greater than the number of special tokens \(5\), got 5",
         ),
     ):
         with refuses(expected):

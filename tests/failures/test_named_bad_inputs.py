@@ -104,9 +104,7 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
-    refused(
-        "Rename one of the columns text, label, text", load_examples, frame, "test"
-    )
+    refused("Rename one of the columns text, label, text", load_examples, frame, "test")
 
 
 def test_parquet_without_rows_is_told_so(tmp_path):
@@ -158,7 +156,7 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
 def test_a_packed_file_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(GOOD))
     refused(
-        "unpack the file, or convert it to one of these formats",
+        "Unpack or convert the file",
         load_examples,
         str(tmp_path / name),
         "test",

@@ -343,7 +343,7 @@ def test_texts_that_are_predicted_alike_have_nothing_to_exchange(caplog):
     result = report.to_pandas().query("test == 'interchange'")
     assert result.value.isna().all() and len(result)
     (said,) = [r.getMessage() for r in caplog.records if "interchange" in r.getMessage()]
-    assert "all 9 texts of its sample have the same prediction" in said
+    assert "All 9 texts of its sample have the same prediction" in said
 
 
 def test_it_needs_a_decision_for_one_of_the_same_classes():

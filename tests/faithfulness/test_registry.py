@@ -211,7 +211,9 @@ def test_names_and_options_together():
     assert resolve_faithfulness_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
-    with pytest.raises(AttnProbeError, match="'permutation' is listed twice with different options"):
+    with pytest.raises(
+        AttnProbeError, match="'permutation' is listed twice with different options"
+    ):
         resolve_faithfulness_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):
@@ -260,7 +262,7 @@ def test_one_of_two_needs_is_enough(without, checkpoint, reviews):
     options = {"tests": ["adversarial"], "test_limit": 2}
     assert audit_by_name(checkpoint, data, **options).n == 2
     without(Differentiable, LinearReadout)
-    with pytest.raises(AttnProbeError, match="test adversarial cannot run"):
+    with pytest.raises(AttnProbeError, match="test 'adversarial' cannot run"):
         audit_by_name(checkpoint, data, **options)
 
 

@@ -67,7 +67,7 @@ def test_a_template_of_ones_own(chat, plain, model):
         row = made(ROWS, tokenizer, model, template=template)[0]
         assert f"Where does Bob live? Read this: {PASSAGE} {{braces}} Now" in row["text"]
         assert len(row["units"]) == 4
-    refused("must contain {context} exactly once", Answers, ROWS, template="{question}")
+    refused("{context} exactly once", Answers, ROWS, template="{question}")
 
 
 def test_a_prompt_is_used_as_it_is(chat, model):
@@ -324,8 +324,8 @@ BAD = {
     "empty passage": ([ROWS[0] | {"context": " "}], "column 'context' must contain a passage"),
     "empty prompt": ([{"context": "A.", "prompt": ""}], "column 'prompt' must contain a text"),
     "empty question": ([ROWS[0] | {"question": None}], "row 0 has an empty cell"),
-    "a number": ([ROWS[0] | {"question": 3}], "row 0 has int"),
-    "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns, each with a role"),
+    "a number": ([ROWS[0] | {"question": 3}], "row 0 has a cell of type int"),
+    "turns in words": ([{"context": "A.", "turns": "Hi"}], "turns with 'role' and 'content'"),
     "not there": ([{"prompt": "Ann sings.", "context": "Bob sings."}], "occurs 0 times"),
     "twice": (
         [{"prompt": "Ann. Ann.", "context": "Ann."}],

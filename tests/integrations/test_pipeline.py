@@ -96,7 +96,7 @@ def test_other_heads_are_explained(kind):
 
 def test_what_is_no_text_is_one_line(explain):
     for bad in ({"txt": "a"}, 3, "  ", {"text": "a", "labels": 1}):
-        refused("expected a text", explain, bad)
+        refused("the text is empty" if bad == "  " else "expected a text", explain, bad)
     refused("has no options", explain.__class__, explain.model, explain.tokenizer, top_k=2)
 
 
@@ -115,7 +115,9 @@ def test_text_and_page_of_a_loaded_model(make_checkpoint, texts):
     html = explain_html(model, tokenizer, f"<script>alert(1)</script> {texts[0]}")
     named = {"text": f"<script>alert(1)</script> {texts[0]}"}
     assert explain_html(model, tokenizer, named) == html
-    with pytest.raises(AttnProbeError, match="use the key text_pair for a second text"):
+    with pytest.raises(
+        AttnProbeError, match="the key 'text' and optionally 'text_pair' or 'choices'"
+    ):
         explain_html(model, tokenizer, {"text": "a", "question": "b"})
     assert "<script" not in html and 'class="ranking"' in html
     assert CAUTION in html
@@ -129,7 +131,7 @@ def test_the_page_takes_what_the_pipeline_takes(bert):
     assert explainer.render_html(asked) == explainer.render_html(first, second)
     assert explainer.explain(asked) == explainer.explain(first, second)
     refused(
-        "use the key text_pair for a second text",
+        "the key 'text' and optionally 'text_pair' or 'choices'",
         explainer.render_html,
         {"text": first, "second": second},
     )
@@ -191,7 +193,7 @@ def test_a_part_of_an_answer_is_explained_given_what_stands_before_it(speaker):
     assert by_place.scores == shown.scores
     apart = {"answer": "Bob lives in Oslo, not Rome", "other": "Bob lives in Rome", "span": "not"}
     refused(
-        "the answer and the other answer are equal within the span",
+        "the answer and the other answer have the same words in the span",
         explain_answer,
         *speaker,
         **ASKED,
@@ -239,10 +241,13 @@ def test_the_pipeline_explains_answers(speaker):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("Where does Bob live?", "expected a dict with the keys context and question"),
-        ({"text": "Bob."}, "expected a dict with the keys context and question"),
+        ("Where does Bob live?", "a language model needs a dict with the keys 'context'"),
+        ({"text": "Bob."}, "a language model needs a dict with the keys 'context'"),
         (ASKED | {"anwser": "Oslo"}, "did you mean answer?"),
-        (ASKED | {"answer": "Oslo", "span": "Rome"}, "the answer 'Oslo' does not contain 'Rome'"),
+        (
+            ASKED | {"answer": "Oslo", "span": "Rome"},
+            "the answer 'Oslo' does not contain the span 'Rome'",
+        ),
         (ASKED | {"context": "Bob lives in Oslo."}, "consist of a single sentence"),
     ],
 )

@@ -134,7 +134,7 @@ def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, chec
     other = copy_of(make_checkpoint("cnn"), "cnn")
     done = cli("card", other, folder)
     assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "is an audit of another model" in done.err and "attnprobe audit" in done.err
+    assert "does not belong to the model" in done.err and "attnprobe audit" in done.err
     assert not (other / "README.md").exists()
     refused("twice", write_card, checkpoint, [folder] * 2)
     refused("expected the folder of a checkpoint", write_card, "acme/bilstm")

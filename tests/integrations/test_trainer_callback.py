@@ -202,13 +202,13 @@ def test_what_would_never_be_logged_is_said_before_the_training(make_trainer, re
     data, tests = reviews["test"].select(range(4)), ["permutation"]
     callback = AttentionFaithfulnessCallback(data, tests, statistics="no_such_number")
     callback.add_to(trainer)
-    with pytest.raises(AttnProbeError, match=r"no_such_number; choose from .*median_tvd"):
+    with pytest.raises(AttnProbeError, match=r"no_such_number. Choose from .*median_tvd"):
         trainer.train()
     assert trainer.state.global_step == 0
     callback.statistics, trainer.args.eval_strategy = ("median_tvd",), "no"
     words = callback.tokenizer or trainer.processing_class
     callback.on_train_begin(trainer.args, None, None, trainer.model, processing_class=words)
-    assert "set eval_strategy" in caplog.text
+    assert "Set eval_strategy" in caplog.text
 
 
 def test_a_callback_that_knows_no_trainer_is_refused(make_trainer, reviews):

@@ -88,7 +88,7 @@ def test_limits_of_another_model_or_of_none_are_refused(found, tmp_path, monkeyp
     other = {"hidden_dropout_prob": 0.3}
     of_config = said_of_limits(folder, change=lambda model, _: model.config.update(other))
     assert "with another configuration fingerprint." in of_config
-    assert "run attnprobe detection-limit again" in said_of_limits(tmp_path)
+    assert "Run attnprobe detection-limit again" in said_of_limits(tmp_path)
     monkeypatch.setattr(planted_models.build_planted_tokenizer(), "model_max_length", 7)
     assert "with another tokenizer fingerprint." in said_of_limits(folder)
 

@@ -290,7 +290,7 @@ def test_a_question_that_was_not_asked_is_asked_by_the_command():
     assert lines[2].startswith("Cannot say. A verdict also needs effect")
     assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
     few = [found(f.rule, f.value, n=20) for f in all_yes(effect=None)]
-    assert "add more of them" in str(report_of(*few))  # to ask more of so few would ask in circles
+    assert "Add more of them" in str(report_of(*few))  # to ask more of so few would ask in circles
 
 
 def test_a_no_says_why():

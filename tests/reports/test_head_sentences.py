@@ -276,7 +276,7 @@ def test_a_single_logit_is_a_probability_only_of_labels_0_and_1():
     model, rows = model_of("number")
     model.config.problem_type = None
     pair = model, pair_tokenizer()
-    with pytest.raises(AttnProbeError, match=r"--predicts number.*expected 0 or 1 as label"):
+    with pytest.raises(AttnProbeError, match=r"0 or 1.*--predicts number"):
         audit(pair, rows, ["permutation"], progress=False)
     sides = [{"text": row["text"], "label": row["label"] > 5} for row in rows]
     for kind in (int, float):

@@ -49,7 +49,7 @@ def explain_as_html(text: str, model: str) -> str:
     """
     try:
         if not text.strip():
-            raise AttnProbeError("expected a text, got an empty one; type some words")
+            raise AttnProbeError("the text is empty; type at least one word")
         return explain_html(*load_classifier(model.strip()), text)
     except AttnProbeError as error:
         raise gr.Error(str(error)) from error

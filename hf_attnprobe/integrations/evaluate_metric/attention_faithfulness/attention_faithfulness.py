@@ -181,7 +181,7 @@ class AttentionFaithfulness(evaluate.Metric):
     ) -> dict[str, Any]:
         if (model_id is None) == (model is None):
             raise hf_attnprobe.AttnProbeError(
-                "expected exactly one of model_id and model, got both or neither; pass one of them"
+                "expected either model_id or model, got both or neither"
             )
         subject: Any = model
         if model_id is not None:
@@ -243,7 +243,7 @@ def _check_texts(predictions: Any) -> None:
     expected_feature = _get_text_feature(dicts[0]) if dicts else SINGLE_TEXT
     for row, text in enumerate(predictions):
         if dicts and isinstance(text, Mapping):
-            description = f"has {', '.join(map(str, text))}"
+            description = f"is a dict with the keys {[*text]}"
             has_expected_keys = set(text) == set(expected_feature)
             is_valid = has_expected_keys and all(isinstance(part, str) for part in text.values())
         else:
@@ -251,9 +251,9 @@ def _check_texts(predictions: Any) -> None:
             is_valid = isinstance(text, str)
         if not is_valid:
             raise hf_attnprobe.AttnProbeError(
-                "predictions must be texts, dicts with text and text_pair, or dicts with context, question "
-                "and optionally answer, and all of them must have the same form; row "
-                f"{row} {description}; correct or remove it"
+                f"predictions[{row}] {description}. Each prediction must be a text, or a dict with "
+                "the keys 'text' and 'text_pair', or with 'context', 'question' and optionally "
+                "'answer'. All predictions must have the same keys."
             )
 
 
@@ -271,7 +271,7 @@ def _add_missing_references(
     """
     if isinstance(predictions, str):
         raise hf_attnprobe.AttnProbeError(
-            "expected a list of texts as predictions, got a single string; put it in a list"
+            "predictions must be a list of texts, got a single string"
         )
     if predictions is not None:
         _check_texts(predictions)
@@ -291,6 +291,7 @@ def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, 
         Means under ``mean_TEST_STATISTIC`` and lists under ``TEST_STATISTIC``. If the model has
         several heads, the names also end in the layer and the head.
     """
+    # Predictions are stored as rows too, but they are not results of a test.
     test_rows = report.rows.select(lambda test, *_: test != PREDICTION_TEST)
     wide_frame = test_rows.build_wide_frame().reindex(range(n_texts)).astype(float)
     has_several_sites = len(report.rows.sites) > 1

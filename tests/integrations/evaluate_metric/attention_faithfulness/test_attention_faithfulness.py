@@ -130,20 +130,23 @@ def test_texts_added_bit_by_bit_as_arrays_and_in_combinations(metric, checkpoint
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "exactly one of model_id and model"),
-        ({"model_id": "x", "model": object()}, "exactly one of model_id and model"),
+        ({}, "either model_id or model"),
+        ({"model_id": "x", "model": object()}, "either model_id or model"),
         ({"model_id": "{checkpoint}", "tests": ["permutations"]}, "did you mean permutation?"),
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
-        ({"model_id": "{checkpoint}", "predictions": []}, "has no rows"),
+        ({"model_id": "{checkpoint}", "predictions": []}, "split 'test' is empty"),
         ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "none of the 2 texts has tokens"),
         (
             {"model_id": "{checkpoint}", "predictions": "a text"},
-            "got a single string; put it in a list",
+            "must be a list of texts, got a single string",
         ),
-        ({"model_id": "x", "predictions": [PROMPT, PROMPT | {"answer": "A"}]}, "question, answer"),
+        (
+            {"model_id": "x", "predictions": [PROMPT, PROMPT | {"answer": "A"}]},
+            "'question', 'answer'",
+        ),
         (
             {"model_id": "no/such/folder"},
-            "expected a model at no/such/folder, which does not exist",
+            "expected a model at no/such/folder",
         ),
     ],
 )
