@@ -362,8 +362,8 @@ def _find_candidates(
             differs = (decisions[:, None] != prediction.decide(donor_probs)).any(-1)
         else:
             target = observation.explained_class
-            is_for = prediction.is_decided_for(observation.probs, target)
-            differs = is_for[:, None] != prediction.is_decided_for(donor_probs, target)
+            is_for = prediction.is_target_predicted(observation.probs, target)
+            differs = is_for[:, None] != prediction.is_target_predicted(donor_probs, target)
     else:
         # The outcomes of an answer span, a choice or tags belong to one text only.
         differs = torch.ones(len(observation.probs), n_donors, dtype=torch.bool)

@@ -116,8 +116,11 @@ def make_head_rows(site, effect, share, n=80, seed=0):
         "standard_tvd": changes,
         "largest_standard_tvd": 1.5 * changes,
     }
+    # Four times the effect has the same position relative to its threshold.
+    path_values = {"path_share": np.minimum(1, 4 * changes), "uniform_tvd": changes}
     rows = [
         make_test_rows(shuffle_values, "permutation", *site),
+        make_test_rows(path_values, "uniform_attention", *site),
         make_test_rows(scale_values, "scale", *site),
     ]
     return pd.concat(rows, ignore_index=True)

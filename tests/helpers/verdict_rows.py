@@ -59,7 +59,15 @@ def way_of(ways, lost=None):
 
 
 def moving(n, moved, worst=None):
-    """Statistics of shuffles that move the output so far."""
+    """Statistics of shuffles that move the output so far, and of a path share that fits to them.
+
+    The path share is four times the movement, so that both have the same position relative to
+    their thresholds (.05 and .2).
+    """
     worst = 2 * moved if worst is None else worst
     standard = {"standard_tvd": np.full(n, moved), "largest_standard_tvd": np.full(n, worst)}
-    return {"permutation": {**standard, "median_tvd": np.full(n, moved)}}
+    path_share = np.full(n, min(1.0, 4 * moved))
+    return {
+        "permutation": {**standard, "median_tvd": np.full(n, moved)},
+        "uniform_attention": {"path_share": path_share, "uniform_tvd": np.full(n, moved)},
+    }
