@@ -126,8 +126,8 @@ def set_sharpness(
         sharpness = adapter.prediction.compute_standard_sharpness(padded_probs)
     except ValueError as error:
         raise AttnProbeError(
-            f"the standard temperature cannot be computed, because {error}; divide the model's "
-            "logits by a constant, which changes no decision"
+            f"the standard temperature cannot be computed, because {error}. Use --dtype float64, or "
+            "divide the model's logits by a constant, which changes no decision."
         ) from error
     if sharpness is None:
         logger.warning(

@@ -125,8 +125,9 @@ class Prediction:
             the most probable outcomes are tied in most of the texts.
 
         Raises:
-            ValueError: the outcomes other than the predicted one have probability 0 in most of the
-                texts, so that the margins are unknown.
+            ValueError: all probabilities but one are rounded to 0 in some text, so that its margin
+                is unknown. This happens for margins above 103 nats in float32, and above 745 nats
+                in float64.
 
         In this example, the margins of three texts are 1, 2 and 4 nats. The median text gets the
         margin ln 19, because its probability is then 19/20. The factor is ln(19) / 2 = 1.47:
@@ -142,8 +143,12 @@ class Prediction:
         grouped = self.group_by_part(probs).double()
         is_present = grouped.sum(-1) > 0
         runner_up = grouped.topk(2, dim=-1).values[..., 1].masked_fill(~is_present, 1)
-        if (runner_up == 0).any(-1).double().mean() > 0.5:
-            raise ValueError("the probability of all outcomes but one is 0 in most texts")
+        n_saturated = int((runner_up == 0).any(-1).sum())
+        # A text can have a single possible answer or choice, whose probability is 1.
+        if n_saturated and self.kind in ("classes", "labels"):
+            raise ValueError(
+                f"all probabilities but one are rounded to 0 in {n_saturated} of {len(probs)} texts"
+            )
         # The function increases, so its root is found by halving the interval of the logarithm.
         low, high = -math.log(MAX_SHARPNESS), math.log(MAX_SHARPNESS)
         if self._compute_median_top_probability(probs, math.exp(high)) < STANDARD_PROBABILITY:

@@ -66,7 +66,7 @@ def test_saturated_probabilities_have_a_temperature_or_are_refused():
     margins = torch.tensor([690.0, 700.0, 707.0], dtype=torch.float64)
     probs = torch.stack([margins, torch.zeros(3, dtype=torch.float64)], -1).softmax(-1)
     assert prediction.compute_standard_sharpness(probs) == pytest.approx(math.log(19) / 700)
-    with pytest.raises(ValueError, match="is 0 in most texts"):
+    with pytest.raises(ValueError, match="rounded to 0 in 3 of 3 texts"):
         prediction.compute_standard_sharpness((probs.log() * 2).softmax(-1))
 
 

@@ -5,6 +5,7 @@ are read from the table in the documentation.
 """
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -213,9 +214,9 @@ class ScalePosition:
         return low, min(high, 1.0)
 
 
-def compute_importance(frame):
+def compute_importance(frame, change=""):
     """Compute the position of the part "importance" and the texts that count."""
-    values = frame["importance@attention"]
+    values = frame[f"{change}importance@attention"]
     return values.mean(), values.notna()
 
 
@@ -238,35 +239,53 @@ def compute_erasure(frame):
     return (position * share if share else 0.0), is_reached.notna()
 
 
-def compute_removal(frame):
+def compute_removal(frame, change=""):
     """Compute the position of the part "removal" and the texts that count."""
-    return compute_position(*(frame[f"removal@{k}"] for k in ("random", "attention", "best")))
+    orders = ("random", "attention", "best")
+    return compute_position(*(frame[f"{change}removal@{order}"] for order in orders))
 
 
-def compute_mass(frame):
+def compute_mass(frame, change=""):
     """Compute the position of the part "mass" and the texts that count."""
-    overlap, chance = frame["mass@attention"], frame["mass_by_chance@attention"]
+    overlap = frame[f"{change}mass@attention"]
+    chance = frame[f"{change}mass_by_chance@attention"]
     return compute_position(chance, overlap, 0 * overlap + 1)
 
 
-PARTS = {
+DELETION_PARTS = {
     "importance": compute_importance,
     "erasure": compute_erasure,
     "removal": compute_removal,
     "mass": compute_mass,
 }
-"""Functions that compute the parts of faithfulness, by key."""
+"""Functions that compute the parts of faithfulness if words are deleted, by key."""
+EXCHANGE_PARTS = {
+    "importance": partial(compute_importance, change="exchange_"),
+    "erasure": compute_erasure,
+    "removal": partial(compute_removal, change="exchange_"),
+    "mass": partial(compute_mass, change="exchange_"),
+}
+"""Functions that compute the parts of faithfulness if words are exchanged, by key."""
 REQUIRED_STATISTICS = {
     "importance": "importance@attention",
     "erasure": "lead_is_lost",
     "removal": "removal@attention",
     "mass": "mass@attention",
 }
-"""Statistic that a part cannot do without, by key."""
+"""Statistic that a part cannot do without, by key, without the beginning "exchange_"."""
+
+
+def has_exchanges(frame):
+    """Check whether words were exchanged in any of the texts."""
+    name = "exchange_importance@attention"
+    return name in frame and bool(frame[name].notna().any())
 
 
 def find_default_classes(frame, predicted):
-    """Find the classes in whose texts nothing matters and whose faithfulness is certainly lower."""
+    """Find the classes in whose texts nothing matters and whose faithfulness is certainly lower.
+
+    Here words are deleted even if they were exchanged as well.
+    """
     default_classes = []
     for name in predicted.unique():
         members = predicted.index[predicted == name]
@@ -276,8 +295,8 @@ def find_default_classes(frame, predicted):
         _, (_, high), n = compute_mean_interval(losses)
         if not (n and high < 0.1) or len(members) < 10 or len(members) == len(predicted):
             continue
-        class_faithfulness = compute_faithfulness(frame.reindex(members))
-        other_faithfulness = compute_faithfulness(frame.drop(members))
+        class_faithfulness = compute_faithfulness(frame.reindex(members), by_deletion=True)
+        other_faithfulness = compute_faithfulness(frame.drop(members), by_deletion=True)
         class_interval = class_faithfulness and class_faithfulness.compute_interval()
         other_interval = other_faithfulness and other_faithfulness.compute_interval()
         if other_interval and (class_interval is None or class_interval[1] < other_interval[0]):
@@ -285,21 +304,54 @@ def find_default_classes(frame, predicted):
     return default_classes if len(default_classes) < predicted.nunique() else []
 
 
-def list_measured_parts(frame):
-    """List the functions of the parts that were measured and have a scale, by key."""
+def list_measured_parts(frame, by_deletion=False):
+    """List the functions of the parts that were measured and have a scale, by key.
+
+    Words are exchanged if they were exchanged in any text, and otherwise deleted.
+
+    Args:
+        frame: texts × statistics.
+        by_deletion: use the parts by deletion in any case.
+    """
+    is_exchanged = has_exchanges(frame) and not by_deletion
+    parts = EXCHANGE_PARTS if is_exchanged else DELETION_PARTS
     measured_parts = {}
-    for key, part in PARTS.items():
+    for key, part in parts.items():
         statistic = REQUIRED_STATISTICS[key]
+        if is_exchanged and key != "erasure":
+            statistic = f"exchange_{statistic}"
         is_measured = statistic in frame and frame[statistic].notna().any()
         if is_measured and np.isfinite(ScalePosition(frame, [part]).value):
             measured_parts[key] = part
     return measured_parts
 
 
-def compute_faithfulness(frame):
+MIN_PART_TEXTS = 10
+"""Smallest number of texts of a part that counts, if two parts have as many."""
+
+
+def compute_faithfulness(frame, by_deletion=False):
     """Compute the mean of the parts; None with fewer than two parts."""
-    parts = [*list_measured_parts(frame).values()]
+    parts = [*list_measured_parts(frame, by_deletion).values()]
+    large_parts = [p for p in parts if ScalePosition(frame, [p]).n >= MIN_PART_TEXTS]
+    if len(large_parts) > 1:
+        parts = large_parts
     return ScalePosition(frame, parts) if len(parts) > 1 else None
+
+
+def select_explained(rows):
+    """Select the texts × statistics of the model's site, without texts of default classes.
+
+    Returns:
+        The selected texts; None if there are only several heads.
+    """
+    site = find_model_site(rows)
+    if site is None:
+        return None
+    frame = pivot_site(rows, *site)
+    predicted = pivot_predictions(rows).predicted_class.reindex(frame.index)
+    default_classes = find_default_classes(frame, predicted[predicted >= 0])
+    return frame[~predicted.isin(default_classes)]
 
 
 def compute_graded_numbers(rows):
@@ -309,16 +361,13 @@ def compute_graded_numbers(rows):
         Lowest and highest number of each rule. They are the same object unless the number is only
         known to lie between the two.
     """
-    site = find_model_site(rows)
-    if site is None:
+    explained = select_explained(rows)
+    if explained is None:
         return {}
-    frame = pivot_site(rows, *site)
-    predicted = pivot_predictions(rows).predicted_class.reindex(frame.index)
-    default_classes = find_default_classes(frame, predicted[predicted >= 0])
-    explained = frame[~predicted.isin(default_classes)]
+    frame = pivot_site(rows, *find_model_site(rows))
 
-    def has_values(name):
-        return name in frame and frame[name].notna().any()
+    def has_values(name, texts=frame):
+        return name in texts and texts[name].notna().any()
 
     numbers = {}
     faithfulness = compute_faithfulness(explained)
@@ -326,8 +375,9 @@ def compute_graded_numbers(rows):
         numbers["faithfulness"] = (faithfulness,) * 2
     for key, part in list_measured_parts(explained).items():
         numbers[key] = (ScalePosition(explained, [part]),) * 2
-    if has_values("standard_tvd"):
-        numbers["effect"] = (GradedNumber([frame["standard_tvd"]]),) * 2
+    for key, statistic in {"path_share": "path_share", "effect": "standard_tvd"}.items():
+        if has_values(statistic, explained):
+            numbers[key] = (GradedNumber([explained[statistic]]),) * 2
     share = "share_of_largest@0.01"
     if has_values(share):
         highest = GradedNumber([1 - frame[share]])
@@ -340,12 +390,45 @@ def compute_graded_numbers(rows):
     return numbers
 
 
-def compute_worst_effect(rows):
-    """Compute mean, interval and n of the output change by the worst shuffle; NaN if unknown."""
-    frame = pivot_site(rows, *find_model_site(rows))
-    if "largest_standard_tvd" not in frame:
-        return np.nan, (np.nan, np.nan), 0
-    return compute_mean_interval(frame["largest_standard_tvd"])
+SEED_DEVIATION = 0.04
+"""Standard deviation of faithfulness between training seeds."""
+CLEAR_DIFFERENCE = 0.2
+"""Difference between faithfulness by exchange and by deletion from which a report explains it."""
+
+
+def is_near_threshold(value, thresholds):
+    """Check whether a threshold is fewer than two standard deviations between seeds away."""
+    return min(abs(value - threshold) for threshold in thresholds) < 2 * SEED_DEVIATION
+
+
+def compare_with_deletion(rows):
+    """Compare faithfulness by exchange with faithfulness by deletion.
+
+    Returns:
+        "only deletion" if no word was exchanged, "higher" or "lower" if faithfulness by deletion
+        is clearly so, otherwise "alike"; and the position by deletion, None if not measured.
+    """
+    explained = select_explained(rows)
+    deletion = compute_faithfulness(explained, by_deletion=True)
+    if deletion is None:
+        return "alike", None
+    if not has_exchanges(explained):
+        return "only deletion", deletion
+    exchange = compute_faithfulness(explained)
+    deletion_interval, interval = deletion.compute_interval(), exchange.compute_interval()
+    if deletion_interval is None or interval is None:
+        return "alike", deletion
+    if abs(deletion.value - exchange.value) <= CLEAR_DIFFERENCE:
+        return "alike", deletion
+    if deletion_interval[0] > interval[1]:
+        return "higher", deletion
+    return ("lower" if deletion_interval[1] < interval[0] else "alike"), deletion
+
+
+def count_texts_without_pattern(rows):
+    """Count the explained texts whose attention is on a single word."""
+    explained = select_explained(rows)
+    return int((explained.uniform_tvd.notna() & explained.path_share.isna()).sum())
 
 
 CANNOT_SAY = "cannot say"
@@ -355,12 +438,12 @@ CANNOT_SAY = "cannot say"
 def decide_verdict(answers):
     """Decide the verdict from the answers by question.
 
-    The model is assumed to be better than guessing and attention to have some effect.
+    The model is assumed to be better than guessing.
     """
-    effect, score = answers.get("effect"), answers.get("faithfulness")
-    if "no" in (effect, score):
+    path_share, score = answers.get("path_share"), answers.get("faithfulness")
+    if "no" in (path_share, score):
         return "no"
-    if effect is None or score is None or effect == CANNOT_SAY:
+    if path_share is None or score is None or path_share == CANNOT_SAY:
         return CANNOT_SAY
     return score
 
