@@ -705,7 +705,9 @@ def measure_path_share(evidence: Evidence, rule: Rule) -> Measurement | None:
         f"{share.value:.0%} of the decision passes through attention ({share.interval_text}, "
         f"{rule.threshold_text})."
     )
-    n_single = len(explained.texts) - share.n
+    # The output change is known for every text that the test has reached.
+    is_reached = ~np.isnan(explained.get_values("uniform_tvd"))
+    n_single = int((is_reached & np.isnan(explained.get_values("path_share"))).sum())
     if n_single:
         sentences += (
             f" {explained.words.format_text_count(n_single)} with a single word left out, because "

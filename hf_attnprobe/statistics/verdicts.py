@@ -599,14 +599,13 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     question_set = choose_question_set(indexed_findings)
     score = next((finding for finding in findings if finding.role == "score"), None)
     effects = [
-        indexed_findings[key]
-        for key in question_set.list_keys("effect")
-        if key in indexed_findings
+        indexed_findings[key] for key in question_set.list_keys("effect") if key in indexed_findings
     ]
     gate = indexed_findings.get(question_set.gate)
     needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
     missing_keys = [key for key in needed_keys if key not in indexed_findings]
-    answer, why = _determine_verdict(question_set, gate, effects, score, missing_keys)
+    n_texts = _count_texts(findings, gate, effects, score)
+    answer, why = _determine_verdict(question_set, n_texts, gate, effects, score, missing_keys)
     return Conclusion(answer, why, score, question_set, gate, missing_keys)
 
 
@@ -646,13 +645,42 @@ def explain_missing_questions(missing_keys: Sequence[str]) -> str:
         missing_keys: keys of questions that were not measured.
 
     Returns:
-        A clause such as "a verdict also needs effect".
+        A clause such as "a verdict also needs path share".
     """
     return f"a verdict also needs {join_rule_names(missing_keys)}"
 
 
+def _count_texts(
+    findings: Sequence[Finding],
+    gate: Finding | None,
+    effects: Sequence[Finding],
+    score: Finding | None,
+) -> int:
+    """Count the texts on which a verdict is based.
+
+    If no deciding finding about attention exists, the texts of all findings about attention count,
+    and if there are none, then those of the gate.
+
+    Args:
+        findings: all findings of the audit.
+        gate: finding that shows whether there is anything to explain; None if not measured.
+        effects: findings about the effect of attention on the output.
+        score: finding about faithfulness; None if not measured.
+
+    Returns:
+        The largest number of texts of these findings; 0 if there are none.
+    """
+    counted = [finding for finding in (*effects, score) if finding is not None]
+    if not counted:
+        counted = [finding for finding in findings if finding.is_about_attention]
+    if not counted and gate is not None:
+        counted = [gate]
+    return max((finding.n for finding in counted), default=0)
+
+
 def _determine_verdict(
     question_set: QuestionSet,
+    n_texts: int,
     gate: Finding | None,
     effects: Sequence[Finding],
     score: Finding | None,
@@ -662,6 +690,7 @@ def _determine_verdict(
 
     Args:
         question_set: questions for this type of model.
+        n_texts: number of texts on which the verdict is based.
         gate: finding that shows whether there is anything to explain; None if not measured.
         effects: findings about the effect of attention on the output.
         score: finding about faithfulness; None if not measured.
@@ -670,10 +699,6 @@ def _determine_verdict(
     Returns:
         The verdict, and its reason, which is empty if faithfulness alone decides.
     """
-    text_counts = [finding.n for finding in (*effects, score) if finding is not None]
-    if not text_counts and gate is not None:
-        text_counts = [gate.n]
-    n_texts = max(text_counts, default=0)
     if 0 < n_texts < question_set.min_texts:
         return Answer.CANNOT_SAY, explain_too_few_texts(n_texts, question_set.min_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:

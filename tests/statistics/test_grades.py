@@ -73,9 +73,66 @@ def test_the_effect_is_graded_at_the_standard_temperature():
     unsure = rows.assign(value=rows.value.mask(rows.statistic == "median_tvd", 0.001))
     assert found("effect", unsure)[0].answer == Answer.YES  # that of its own logits is beside
     (little,) = found("effect", good_model(n, **moving(n, 0.01, worst=0.5)))
-    assert little.answer == Answer.NO and not little.has_no_effect
-    (nothing,) = found("effect", good_model(n, **moving(n, 0.01, worst=0.02)))
-    assert nothing.has_no_effect
+    assert (little.answer, little.value) == (Answer.NO, pytest.approx(0.01))
+    assert little.yardsticks["worst"] == pytest.approx(0.5)
+    assert "by 0.01" in little.sentence and "worst shuffle by 0.50" in little.sentence
+
+
+def test_the_path_share_is_graded_by_its_mean_and_not_by_shuffles():
+    n = 100
+    limit = RULES["path_share"].yes
+    assert RULES["path_share"].partly == limit  # there is no "partly"
+    for share, answer in ((limit + 0.05, Answer.YES), (limit - 0.05, Answer.NO)):
+        shuffled = moving(n, 0.4)["permutation"]
+        even = {"path_share": np.full(n, share), "uniform_tvd": np.full(n, 0.31)}
+        rows = good_model(n, permutation=shuffled, uniform_attention=even)
+        (finding,) = found("path_share", rows)
+        assert (finding.answer, finding.value) == (answer, pytest.approx(share))
+        assert finding.n == n and finding.yardsticks == {"output": pytest.approx(0.31)}
+        assert f"{share:.0%} of the decision passes through attention" in finding.sentence
+        (unchanged,) = found("effect", rows)
+        assert unchanged.answer == Answer.YES
+    spread = {"path_share": np.tile([0.0, 2 * limit], n // 2), "uniform_tvd": np.full(n, 0.31)}
+    (unsure,) = found("path_share", good_model(n, uniform_attention=spread))
+    assert unsure.answer == Answer.CANNOT_SAY and unsure.ci95[0] < limit < unsure.ci95[1]
+
+
+@pytest.mark.parametrize("n_single", [0, 1, 30, 71])
+def test_texts_of_one_word_have_no_path_share_and_are_counted(n_single):
+    n = 100
+    is_single = np.arange(n) < n_single
+    even = {"path_share": np.where(is_single, np.nan, 0.5), "uniform_tvd": np.full(n, 0.2)}
+    (finding,) = found("path_share", good_model(n, uniform_attention=even))
+    assert (finding.value, finding.n) == (pytest.approx(0.5), n - n_single)
+    noun = "1 text" if n_single == 1 else f"{n_single} texts"
+    assert (f" {noun} with a single word left out" in finding.sentence) == (n_single > 0)
+    assert ("left out" in finding.sentence) == (n_single > 0)
+    assert finding.answer == (Answer.YES if n - n_single >= MIN_TEXTS else Answer.CANNOT_SAY)
+
+
+def test_texts_that_a_test_did_not_reach_are_not_counted_as_texts_of_one_word():
+    """As where time ended the test: no statistic of it is known in the other texts."""
+    n = 100
+    is_reached = np.arange(n) < 60
+    even = {
+        "path_share": np.where(is_reached & (np.arange(n) > 4), 0.5, np.nan),
+        "uniform_tvd": np.where(is_reached, 0.2, np.nan),
+    }
+    (finding,) = found("path_share", good_model(n, uniform_attention=even, **moving_only(n)))
+    assert finding.n == 55
+    assert " 5 texts with a single word left out" in finding.sentence
+
+
+def moving_only(n):
+    """Statistics of shuffles alone, of all texts."""
+    return {"permutation": moving(n, 0.3)["permutation"]}
+
+
+def test_without_any_pattern_there_is_no_path_share():
+    n = 100
+    even = {"path_share": np.full(n, np.nan), "uniform_tvd": np.zeros(n)}
+    rows = good_model(n, uniform_attention=even, **moving_only(n))
+    assert found("path_share", rows) == [] and len(found("effect", rows)) == 1
 
 
 def test_pinned_down_needs_an_upper_bound():
