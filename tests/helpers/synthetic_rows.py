@@ -86,6 +86,16 @@ def make_audit_rows(n=400, n_classes=2, layer=0, head=0):
     return pd.concat(rows, ignore_index=True).sample(frac=1, random_state=0)
 
 
+def convert_to_exchange(rows):
+    """Rename the statistics of the test "scale" to those of the same parts by exchange.
+
+    The largest loss has no such counterpart. It is left out.
+    """
+    is_part = rows.statistic.str.startswith(("importance@", "removal@", "mass"))
+    exchanged = rows[(rows.test == "scale") & is_part]
+    return exchanged.assign(test="exchange", statistic="exchange_" + exchanged.statistic)
+
+
 def make_head_rows(site, effect, share, n=80, seed=0):
     """Make rows of a head with a given effect, whose attention is right in a share of the texts.
 

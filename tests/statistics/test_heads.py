@@ -21,10 +21,11 @@ from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from hf_attnprobe.statistics.verdicts import apply_thresholds, conclude, grade_measurement
 from tests.helpers import recompute
-from tests.helpers.synthetic_rows import make_head_rows
+from tests.helpers.synthetic_rows import convert_to_exchange, make_head_rows
 
 
-ASKED = ("effect=.1", "faithfulness=.4,.7")
+ASKED = ("effect=.1", "path_share=.1", "faithfulness=.4,.7")
+"""The effect of a head and the path share of a whole model have the same threshold here."""
 RULES = apply_thresholds(ASKED)
 
 
@@ -41,7 +42,7 @@ def estimates(draw):
 
 @given(estimates(), estimates())
 def test_a_head_is_judged_as_the_whole_model_is(effect, score):
-    asked = {"effect": effect, "faithfulness": score}
+    asked = {"path_share": effect, "faithfulness": score}
     findings = [
         grade_measurement(key, RULES[key], Measurement(e, "", {})) for key, e in asked.items()
     ]
@@ -56,18 +57,29 @@ def test_a_head_is_judged_as_the_whole_model_is(effect, score):
 
 def jackknifed(rows, layer, head):
     """Pseudo-values of faithfulness from means without each text, in plain pandas."""
-    own = recompute.pivot_site(rows[rows.test == "scale"], layer, head)
+    own = recompute.pivot_site(rows[rows.test.isin(["scale", "exchange"])], layer, head)
     whole = recompute.ScalePosition(own, [*recompute.list_measured_parts(own).values()])
     others = [whole.compute_position(own.drop(index=k)) for k in own.index]
     return [len(own) * whole.value - (len(own) - 1) * other for other in others]
 
 
-def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once():
+def add_exchanges(rows):
+    """The parts of these rows by exchange, and parts by deletion that are those of a random order."""
+    random = {"importance@attention": 0.0, "mass@attention": 0.2, "removal@attention": 0.1}
+    deleted = rows.assign(value=rows.statistic.map(random).fillna(rows.value))
+    return pd.concat([deleted, convert_to_exchange(rows)])
+
+
+@pytest.mark.parametrize("change", [lambda rows: rows, add_exchanges], ids=["deleted", "exchanged"])
+def test_intervals_of_heads_are_those_of_the_jackknife_of_all_at_once(change):
     places = [(0, 0), (0, 1), (1, 0), (1, 1)]
     rows = pd.concat(
-        [make_head_rows(p, 0.1, s, 40) for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)]
+        [
+            change(make_head_rows(p, 0.1, s, 40))
+            for p, s in zip(places, (0.2, 0.5, 0.7, 0.9), strict=True)
+        ]
     )
-    groups = [make_head_rows(p, 0.3, 0.6, 40) for p in ((0, -1), (-1, -1))]
+    groups = [change(make_head_rows(p, 0.3, 0.6, 40)) for p in ((0, -1), (-1, -1))]
     found = {j.site: j for j in evaluate_heads(pd.concat([rows, *groups]), RULES)}
     expected = compute_simultaneous_interval(
         np.column_stack([jackknifed(rows, *p) for p in places])
