@@ -1291,8 +1291,8 @@ class Observation:
     def apply_standard_temperature(self, probs: Tensor) -> Tensor:
         """Convert probabilities to the standard temperature.
 
-        At this temperature, the median margin between the two top classes is 3 nats (p = 0.95 with
-        two classes). Statistics that are computed at this temperature can be compared between
+        At this temperature, the median probability of the predicted class is .95, regardless of the
+        number of classes. Statistics that are computed at this temperature can be compared between
         models with different confidence.
 
         Args:

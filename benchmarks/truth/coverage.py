@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.truth.kinds import KINDS, MIXTURES
+from benchmarks.truth.kinds import EVERY_KIND
 from benchmarks.truth.measure import rows_of, texts_of
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, Part, compute_faithfulness
@@ -24,8 +24,8 @@ N_DRAWS = 2000
 
 def pool_of(name: str, *, seed: int = 0, n_texts: int = N_POOL) -> dict[str, np.ndarray]:
     """What faithfulness is made of, for every text of a pool, by statistic."""
-    model, batch = (KINDS | MIXTURES)[name].draw(name, seed=seed, n_texts=n_texts)
-    rows = rows_of(model, batch, seed=seed, tests=("scale", "erasure"))
+    model, batch = EVERY_KIND[name].draw(name, seed=seed, n_texts=n_texts)
+    rows = rows_of(model, batch, seed=seed, tests=("scale", "exchange", "erasure"))
     texts = texts_of(rows)
     return {
         column: texts.get_values(column) for part in CLASSIFIER_PARTS for column in columns_of(part)

@@ -98,6 +98,11 @@ class Kind:
     n_classes: int = 2
     lengths: tuple[int, int] = (8, 14)
 
+    @property
+    def max_texts(self) -> int:
+        """Number of texts that are enough; with many classes, tables of values become large."""
+        return 60 if self.n_classes >= 100 else 10**9
+
     def draw(self, name: str, *, seed: int, n_texts: int) -> tuple[ConstructedModel, Batch]:
         """A model of this kind, and all its texts as a batch.
 
@@ -652,3 +657,7 @@ MISLEADING: dict[str, Kind] = {
     ),
 }
 """Kinds whose truth is known and for which deleting words misleads, or a number of classes does."""
+CONSTRUCTED = KINDS | MISLEADING
+"""All kinds with a true answer, by name."""
+EVERY_KIND = CONSTRUCTED | MIXTURES
+"""All kinds with a true answer and the mixtures, by name."""

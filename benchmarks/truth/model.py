@@ -92,7 +92,6 @@ class Formula:
         first[:, 0] = self.default
         return states, rest + first
 
-
     def _turn_by_place(self, said: Tensor, present: Tensor) -> Tensor:
         """Shift the classes of what each word says by its place, [texts, words, classes]."""
         places = present.cumsum(-1) - 1
@@ -279,6 +278,4 @@ def _split_columns(table: Tensor, inputs: Mapping[str, Tensor]) -> dict[str, Ten
     names = [name for name in sorted(inputs) if name != "mask"]
     widths = [inputs[name][0, 0].numel() for name in names]
     parts = zip(names, table.split(widths, -1), strict=True)
-    return {
-        name: part.reshape(*table.shape[:2], *inputs[name].shape[2:]) for name, part in parts
-    }
+    return {name: part.reshape(*table.shape[:2], *inputs[name].shape[2:]) for name, part in parts}

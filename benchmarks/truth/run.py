@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.truth import coverage, trained
-from benchmarks.truth.kinds import KINDS, MIXTURES
+from benchmarks.truth.kinds import EVERY_KIND
 from benchmarks.truth.measure import OF_FIELD, OF_VERDICT, measured
 from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
 from hf_attnprobe.storage.folders import write_json
@@ -37,12 +37,13 @@ def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
 
 def run_kinds(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
     """A model of each kind and seed."""
-    sizes = [*(n for n in SIZES if n < n_texts), n_texts]
     for seed in seeds:
-        for name, kind in (KINDS | MIXTURES).items():
+        for name, kind in EVERY_KIND.items():
 
             def of_kind(name: str = name, kind: Any = kind, seed: int = seed) -> dict[str, Any]:
-                model, batch = kind.draw(name, seed=seed, n_texts=n_texts)
+                n_drawn = min(n_texts, kind.max_texts)
+                sizes = [*(n for n in SIZES if n < n_drawn), n_drawn]
+                model, batch = kind.draw(name, seed=seed, n_texts=n_drawn)
                 tests = OF_FIELD if seed < N_FIELD else OF_VERDICT
                 said = measured(model, batch, seed=seed, n_texts=sizes, tests=tests)
                 about = {"kind": name, "truth": kind.truth, "right": kind.right, "seed": seed}

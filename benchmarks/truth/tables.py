@@ -9,25 +9,29 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.truth import field, thresholds
-from benchmarks.truth.kinds import KINDS, MIXTURES
+from benchmarks.truth.kinds import CONSTRUCTED, EVERY_KIND
 from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.run import flat, read
 from benchmarks.truth.trained import truth_of
 from hf_attnprobe.core import formatting as markdown
-from hf_attnprobe.statistics.questions import EFFECT_THRESHOLD, PARTLY_THRESHOLD, YES_THRESHOLD
+from hf_attnprobe.statistics.questions import (
+    PARTLY_THRESHOLD,
+    PATH_SHARE_THRESHOLD,
+    YES_THRESHOLD,
+)
 from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS
 from hf_attnprobe.storage.provenance import get_versions
 
 
 PART_NAMES = tuple(part.key for part in CLASSIFIER_PARTS)
-PLACE = ("faithfulness", *PART_NAMES, "effect")
+PLACE = ("faithfulness", *PART_NAMES, "path_share", "effect")
 MEASURES = ("faithfulness", *field.COLUMNS, "AOPC")
 
 
 def of_most_texts(folder: Path, part: str) -> pd.DataFrame:
     """The models of a part, each on the most texts it was asked on."""
-    models = flat(read(folder / part))
-    return models[models.n == models.n.max()].reset_index(drop=True)
+    records = [{**record, "said": record["said"][-1:]} for record in read(folder / part)]
+    return flat(records)
 
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]]) -> str:
@@ -48,19 +52,19 @@ def told(models: pd.DataFrame) -> str:
 def of_kinds(models: pd.DataFrame) -> str:
     """Each kind with its truth, its numbers and what its models were told."""
     rows = []
-    for name, kind in (KINDS | MIXTURES).items():
+    for name, kind in EVERY_KIND.items():
         own = models[models.kind == name]
         means = [digits(own[rule].mean()) for rule in PLACE]
         spread = f"{digits(own.faithfulness.min())} to {digits(own.faithfulness.max())}"
         follows = " / ".join(digits(own[f"follows {p}"].mean()) for p in ("attention", "other"))
         rows.append([name, kind.truth, means[0], spread, *means[1:], follows, told(own)])
-    head = ["kind", "truth", "F", "over draws", *"IERMA", "interchange", "told"]
+    head = ["kind", "truth", "F", "over draws", *"IERM", "path", "A", "interchange", "told"]
     return table(head, rows)
 
 
 def of_reasons() -> str:
     """What each kind is, and why its truth is known."""
-    rows = [[name, kind.says, kind.truth, kind.why] for name, kind in KINDS.items()]
+    rows = [[name, kind.says, kind.truth, kind.why] for name, kind in CONSTRUCTED.items()]
     return table(["kind", "what it is", "truth", "because"], rows)
 
 
@@ -68,7 +72,7 @@ def of_response(models: pd.DataFrame) -> str:
     """Faithfulness and its parts against the share of texts in which attention is right."""
     mixed = models[models.kind.str.startswith("right in")].groupby("right")[list(PLACE)].mean()
     rows = [[f"{p:.1f}", *map(digits, row)] for p, row in mixed.iterrows()]
-    return table(["right in a share of", "F", *"IERMA"], rows)
+    return table(["right in a share of", "F", *"IERM", "path", "A"], rows)
 
 
 def sensitivities(models: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -136,16 +140,16 @@ def aurocs(models: pd.DataFrame) -> dict[str, float]:
     for measure in MEASURES:
         yes, no = (means.loc[truth][measure].dropna().to_numpy() for truth in ("yes", "no"))
         found[measure] = field.auroc(yes, no)
-    gated = means.faithfulness.where(means_of_effect(own) >= EFFECT_THRESHOLD, -1.0)
+    gated = means.faithfulness.where(means_of_path(own) >= PATH_SHARE_THRESHOLD, -1.0)
     found["faithfulness, with its gate"] = field.auroc(
         gated.loc["yes"].to_numpy(), gated.loc["no"].to_numpy()
     )
     return found
 
 
-def means_of_effect(models: pd.DataFrame) -> pd.Series:
-    """The effect by truth and kind."""
-    return models.groupby(["truth", "kind"]).effect.mean()
+def means_of_path(models: pd.DataFrame) -> pd.Series:
+    """The path share by truth and kind."""
+    return models.groupby(["truth", "kind"]).path_share.mean()
 
 
 def of_field(kinds: pd.DataFrame, nuisances: pd.DataFrame) -> str:
@@ -202,7 +206,9 @@ def page(folder: Path) -> str:
     origin = own["where_they_come_from"]
     sample, loo = origin["even_seeds_half_of_the_kinds"], origin["leaving_one_kind_out"]
     wrong = [kind for errors in sample["errors"] for kind in errors["wrong"]]
-    n_of = {truth: sum(kind.truth == truth for kind in KINDS.values()) for truth in ("yes", "no")}
+    n_of = {
+        truth: sum(kind.truth == truth for kind in CONSTRUCTED.values()) for truth in ("yes", "no")
+    }
     said = (
         f"partly {_range(loo['partly'])}, yes {_range(loo['yes'])}, wrong: {_named(loo['wrong'])}"
     )
@@ -210,14 +216,14 @@ def page(folder: Path) -> str:
         (Path(__file__).parent / "page.md")
         .read_text()
         .format(
-            n_kinds=len(KINDS),
+            n_kinds=len(CONSTRUCTED),
             n_yes=n_of["yes"],
             n_no=n_of["no"],
-            n_partly=len(KINDS) - sum(n_of.values()),
+            n_partly=len(CONSTRUCTED) - sum(n_of.values()),
             errors=of_errors(own["errors"]),
             partly=PARTLY_THRESHOLD,
             yes=YES_THRESHOLD,
-            effect=EFFECT_THRESHOLD,
+            path_share=PATH_SHARE_THRESHOLD,
             partly_share=origin["right_in_a_share_of"]["partly"],
             yes_share=origin["right_in_a_share_of"]["yes"],
             sample_partly=sample["partly"],
@@ -263,7 +269,7 @@ def sheet(folder: Path) -> dict[str, Any]:
     """What the package ships, and its pages cite."""
     models = of_most_texts(folder, "kinds")
     found = thresholds.errors(models, models.answer)
-    kinds = [_of_sheet(name, models[models.kind == name]) for name in KINDS | MIXTURES]
+    kinds = [_of_sheet(name, models[models.kind == name]) for name in EVERY_KIND]
     response = thresholds.curve(models).round(3)
     return {
         "draws": int(models.groupby("kind").size().min()),
@@ -272,7 +278,7 @@ def sheet(folder: Path) -> dict[str, Any]:
         "thresholds": {
             "partly": PARTLY_THRESHOLD,
             "yes": YES_THRESHOLD,
-            "effect": EFFECT_THRESHOLD,
+            "path_share": PATH_SHARE_THRESHOLD,
         },
         "where_they_come_from": {
             "right_in_a_share_of": {
@@ -289,7 +295,7 @@ def sheet(folder: Path) -> dict[str, Any]:
 
 
 def _of_sheet(name: str, models: pd.DataFrame) -> dict[str, Any]:
-    kind = (KINDS | MIXTURES)[name]
+    kind = EVERY_KIND[name]
     place = {rule: round(float(models[rule].mean()), 5) for rule in PLACE}
     answers = {answer: int(n) for answer, n in models.answer.value_counts().items()}
     about = {"name": name, "says": kind.says, "truth": kind.truth, "why": kind.why}

@@ -8,9 +8,12 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 
-from hf_attnprobe.statistics.estimates import Estimate
-from hf_attnprobe.statistics.grades import Answer, Rule, grade
-from hf_attnprobe.statistics.questions import EFFECT_THRESHOLD, PARTLY_THRESHOLD, YES_THRESHOLD
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.questions import (
+    PARTLY_THRESHOLD,
+    PATH_SHARE_THRESHOLD,
+    YES_THRESHOLD,
+)
 
 
 WRONG = {"yes": ("no", "partly"), "no": ("yes", "partly"), "partly": ("yes", "no")}
@@ -35,12 +38,6 @@ def constructed(models: pd.DataFrame) -> pd.DataFrame:
     return models[~models.kind.str.startswith("right in")]
 
 
-def middle(models: pd.DataFrame) -> float:
-    """The middle between the lowest kind with truth yes and the highest with two truths."""
-    means = constructed(models).groupby(["truth", "kind"]).faithfulness.mean()
-    return float((means["yes"].min() + means["partly"].max()) / 2)
-
-
 def halves(models: pd.DataFrame) -> tuple[list[str], list[str]]:
     """The kinds in two halves, taken in turn within each truth."""
     own = constructed(models)[["kind", "truth"]].drop_duplicates()
@@ -48,41 +45,50 @@ def halves(models: pd.DataFrame) -> tuple[list[str], list[str]]:
     return first, [kind for kind in own.kind if kind not in first]
 
 
+GRID = [
+    (partly, yes)
+    for partly in np.arange(0.30, 0.56, STEP).round(2)
+    for yes in np.arange(0.55, 0.86, STEP).round(2)
+    if partly < yes
+]
+"""Pairs of thresholds that are tried."""
+
+
 def chosen(models: pd.DataFrame) -> tuple[float, float]:
-    """Where "partly" and "yes" begin: half of the texts right, and the middle of the gap."""
-    partly, yes = float(np.interp(0.5, *_axes(curve(models)))), middle(models)
-    return _rounded(partly), _rounded(yes)
+    """The pair of thresholds with the fewest errors; of equally good ones, the middle one.
 
-
-def _rounded(value: float) -> float:
-    return round(round(value / STEP) * STEP, 2)
-
-
-def _axes(response: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    return response.index.to_numpy(float), response.to_numpy()
+    A wrong kind counts 1, and an open kind counts one half.
+    """
+    costs = []
+    for partly, yes in GRID:
+        found = errors(models, answers(models, partly, yes))
+        costs.append(sum(map(len, found.wrong)) + sum(map(len, found.open)) / 2)
+    best = np.array([pair for pair, cost in zip(GRID, costs, strict=True) if cost == min(costs)])
+    distances = np.abs(best - np.median(best, 0)).sum(1)
+    partly, yes = best[distances.argmin()].tolist()
+    return partly, yes
 
 
 def answers(
     models: pd.DataFrame, partly: float = PARTLY_THRESHOLD, yes: float = YES_THRESHOLD
 ) -> pd.Series:
     """What each model would be told by these thresholds, where its accuracy passes."""
-    score = Rule("", "", "", partly=partly, yes=yes, source="")
-    effect = Rule("", "", "", partly=EFFECT_THRESHOLD, yes=EFFECT_THRESHOLD, source="")
-
-    def told(row: pd.Series) -> Answer:
-        moved, placed = graded(row, "effect", effect), graded(row, "faithfulness", score)
-        if Answer.NO in (moved, placed):
-            return Answer.NO
-        return Answer.CANNOT_SAY if moved == Answer.CANNOT_SAY else placed
-
-    return models.apply(told, axis=1).astype(str)
+    moved = graded(models, "path_share", PATH_SHARE_THRESHOLD, PATH_SHARE_THRESHOLD)
+    placed = graded(models, "faithfulness", partly, yes)
+    is_open = moved == str(Answer.CANNOT_SAY)
+    told = np.where(is_open, str(Answer.CANNOT_SAY), placed)
+    is_no = (moved == str(Answer.NO)) | (placed == str(Answer.NO))
+    return pd.Series(np.where(is_no, str(Answer.NO), told), index=models.index)
 
 
-def graded(row: pd.Series, name: str, rule: Rule) -> Answer:
-    """A stored number of a model, graded."""
-    low, high = row[f"{name} low"], row[f"{name} high"]
-    ends = None if pd.isna(low) or pd.isna(high) else (low, high)
-    return grade(Estimate(row[name], ends, int(row[f"{name} n"])), rule)
+def graded(models: pd.DataFrame, name: str, partly: float, yes: float) -> np.ndarray:
+    """A stored number of each model, graded by its interval as the package does."""
+    grades = np.array([str(Answer.NO), str(Answer.PARTLY), str(Answer.YES)])
+    low, high = models[f"{name} low"].to_numpy(float), models[f"{name} high"].to_numpy(float)
+    at_low, at_high = ((end >= partly).astype(int) + (end >= yes) for end in (low, high))
+    is_settled = (at_low == at_high) & (models[f"{name} n"].to_numpy(float) >= MIN_TEXTS)
+    is_settled &= ~np.isnan(low) & ~np.isnan(high)
+    return np.where(is_settled, grades[at_low], str(Answer.CANNOT_SAY))
 
 
 def wrong_kinds(models: pd.DataFrame, told: pd.Series, truth: str) -> tuple[list[str], int]:
@@ -100,7 +106,7 @@ def errors(models: pd.DataFrame, told: pd.Series) -> pd.DataFrame:
         wrong, n = wrong_kinds(models, told, truth)
         own = constructed(models)
         own = own[own.truth == truth]
-        is_open = told[own.index] == Answer.CANNOT_SAY
+        is_open = told[own.index] == str(Answer.CANNOT_SAY)
         rows.append(
             {
                 "truth": truth,
@@ -116,9 +122,8 @@ def errors(models: pd.DataFrame, told: pd.Series) -> pd.DataFrame:
 def out_of_sample(models: pd.DataFrame) -> dict[str, object]:
     """Thresholds of even seeds and half of the kinds, and their errors on the rest."""
     first, others = halves(models)
-    is_mixed = models.kind.str.startswith("right in")
     even = models.seed % 2 == 0
-    partly, yes = chosen(models[even & (models.kind.isin(first) | is_mixed)])
+    partly, yes = chosen(models[even & models.kind.isin(first)])
     rest = models[~even & models.kind.isin(others)]
     found = errors(rest, answers(rest, partly, yes))
     return {"partly": partly, "yes": yes, "errors": found.to_dict("records")}

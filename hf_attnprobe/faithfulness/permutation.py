@@ -10,7 +10,7 @@ Measure
     stay as they are.
 
 Standard temperature
-    The same at the standard temperature, at which the predicted class's median margin is 3 nats. A
+    The same at the standard temperature, at which the predicted class's median probability is .95. A
     saturated model's probabilities hardly react to changes in its logits, and an undecided model's
     probabilities change little in any case.
 

@@ -1,9 +1,10 @@
 """Position of a ranking on the scale between a random order of the tokens (0) and the best one (1).
 
-A report's faithfulness number is the mean over four parts. This module measures three of them for
-every text: importance, removal and mass. The fourth, erasure, removes attention weights instead of
-tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py`` converts the means
-over texts to positions on the scale and averages the parts.
+This module measures importance, removal and mass by deleting tokens. Reports prefer the same parts
+by exchange (``faithfulness/exchange.py``), and use those by deletion if nothing can be exchanged.
+A report's faithfulness number is the mean over four parts. The fourth, erasure, removes attention
+weights instead of tokens and is measured in ``faithfulness/erasure.py``. ``statistics/scale.py``
+converts the means over texts to positions on the scale and averages the parts.
 
 Question
     Does this attention identify the tokens on which this prediction of this model depends?
@@ -17,9 +18,11 @@ Notation
 
 Standard temperature
     All probabilities are computed after the logits have been multiplied by one factor per model.
-    The factor makes the median margin between the predicted class and the runner-up 3 nats, which
-    is p = .95 for two classes. Otherwise the numbers would depend on how confident the model was
-    trained to be. Code: ``Observation.apply_standard_temperature``.
+    The factor makes the median probability of the predicted class .95, regardless of the number of
+    classes. Otherwise the numbers would depend on how confident the model was trained to be. There
+    is one factor for all texts: if some texts are confident and others are not, then the unsure
+    texts contribute less, because their probabilities move less. Code:
+    ``Observation.apply_standard_temperature``.
 
 Importance
     Gini correlation between the ranking and the effect of leaving each token out::

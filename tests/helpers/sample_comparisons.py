@@ -37,6 +37,7 @@ def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
         tau = text + moved + noise.normal(size=len(ids)) / 100
         tvd = text / 4 + noise.random(len(ids)) / 100
         chance = 0.2 + noise.random(len(ids)) / 50
+        path_share = 0.2 + text / 2 + noise.random(len(ids)) / 100
         parts += [
             tidy("correlation", "attention_leave_one_out_tau", tau, ids, head=head),
             tidy("scale", IMPORTANCE, tau, ids, head=head),
@@ -48,18 +49,21 @@ def rows_of(seed, *, moved=0.0, ids=range(N), heads=1):
             tidy("permutation", "standard_tvd", 2 * tvd, ids, head=head),
             tidy("permutation", "largest_standard_tvd", 3 * tvd, ids, head=head),
             tidy("permutation", "max_tvd", tvd * 2, ids, head=head),
+            tidy("uniform_attention", "path_share", path_share, ids, head=head),
+            tidy("uniform_attention", "uniform_tvd", tvd, ids, head=head),
         ]
     return pd.concat(parts, ignore_index=True)
 
 
 def report_of(rows, *, model="models/base", options=None, **provenance):
     given = {"correlation": {"target": None}, "scale": {}, "permutation": {"n_permutations": 100}}
+    given["uniform_attention"] = {}
     provenance = {
         "model_fingerprint": model,
         "data_fingerprint": "data",
         "dtype": "float64",
         "options": given | (options or {}),
-        "tests": ["correlation", "scale", "permutation"],
+        "tests": ["correlation", "scale", "permutation", "uniform_attention"],
         "classes": list(CLASSES),
         "asked_for": {"model": "models/any", "dataset": "reviews"},
     } | provenance

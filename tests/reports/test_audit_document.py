@@ -221,7 +221,7 @@ def test_reports_of_both_kinds_keep_the_schema(shown):
 # --- what would change the verdict ----------------------------------------------------
 
 
-VERDICTS = [  # faithfulness, effect
+VERDICTS = [  # faithfulness, path share
     (Answer.YES, Answer.YES, "yes", "Yes, but with a note"),
     (Answer.PARTLY, Answer.YES, "partly", "Only with a warning"),
     (Answer.NO, Answer.YES, "no", "No."),
@@ -230,10 +230,11 @@ VERDICTS = [  # faithfulness, effect
 ]
 
 
-@pytest.mark.parametrize(("score", "effect", "answer", "start"), VERDICTS)
-def test_every_form_says_the_verdict(sketched, classifier, score, effect, answer, start):
+@pytest.mark.parametrize(("score", "path", "answer", "start"), VERDICTS)
+def test_every_form_says_the_verdict(sketched, classifier, score, path, answer, start):
     """What every form is made of: the sentences and the JSON; and two of the forms."""
-    said = {"accuracy": Answer.YES, "faithfulness": score, "effect": effect, "mass": Answer.PARTLY}
+    said = {"accuracy": Answer.YES, "faithfulness": score, "path_share": path}
+    said["mass"] = Answer.PARTLY
     found = tuple(Finding(k, a, "s. t.", 0.5, (0.4, 0.6), 100) for k, a in said.items())
     report = dataclasses.replace(read_audit(classifier), findings=found)
     assert format_conclusion(found).startswith(f"{MAIN_QUESTION} {answer.capitalize()}. ")

@@ -29,15 +29,16 @@ def with_a_default(rows):
 def test_effects_are_compared_on_the_texts_that_they_are_graded_on():
     rows = with_a_default(rows_of(1)), with_a_default(rows_of(2))
     comparison = compare_reports([report_of(side) for side in rows])
-    (effect,) = [question for question in comparison.questions if question.rule == "effect"]
     read = [side.pivot_table("value", "example_id", "statistic") for side in rows]
-    explained = [texts[texts.predicted_class == 1].standard_tvd for texts in read]
-    for own, finding, texts in zip(effect.means, effect.findings, explained, strict=True):
-        assert own.value == pytest.approx(finding.value) == pytest.approx(texts.mean())
-    both = pd.concat(explained, axis=1, join="inner")
-    (difference,) = effect.differences
-    assert difference.n == len(both) < N
-    assert difference.value == pytest.approx((both.iloc[:, 1] - both.iloc[:, 0]).mean())
+    for rule, statistic in (("effect", "standard_tvd"), ("path_share", "path_share")):
+        (effect,) = [question for question in comparison.questions if question.rule == rule]
+        explained = [texts[texts.predicted_class == 1][statistic] for texts in read]
+        for own, finding, texts in zip(effect.means, effect.findings, explained, strict=True):
+            assert own.value == pytest.approx(finding.value) == pytest.approx(texts.mean())
+        both = pd.concat(explained, axis=1, join="inner")
+        (difference,) = effect.differences
+        assert difference.n == len(both) < N
+        assert difference.value == pytest.approx((both.iloc[:, 1] - both.iloc[:, 0]).mean())
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,8 @@ def test_only_shared_texts_are_compared(base):
 def test_tests_with_other_options_are_not_compared(base):
     other = report_of(rows_of(2), model="b", options={"permutation": {"n_permutations": 10}})
     comparison = compare_reports([base, other])
-    assert {s.test for s in comparison.statistics} == {"correlation", "scale"}
+    compared = {"correlation", "scale", "uniform_attention"}
+    assert {s.test for s in comparison.statistics} == compared
     assert any("because the options differ: permutation" in c for c in comparison.cautions)
     questions = {q.rule: q for q in comparison.questions}
     assert questions["effect"].differences == (None,)

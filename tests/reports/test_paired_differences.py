@@ -90,7 +90,8 @@ def question_of(comparison, rule):
 def test_what_is_graded_is_compared(base, moved, compared):
     """Of each audit as graded; text by text, so that a difference has an interval."""
     first, other = (report.to_pandas() for report in (base, moved))
-    for rule, statistic in (("importance", IMPORTANCE), ("effect", "standard_tvd")):
+    graded = {"importance": IMPORTANCE, "effect": "standard_tvd", "path_share": "path_share"}
+    for rule, statistic in graded.items():
         wanted = values(other, statistic) - values(first, statistic)
         assert question_of(compared, rule).differences[0].value == pytest.approx(wanted.mean())
 

@@ -30,11 +30,18 @@ def findings_by(**answers):
 
 
 def test_what_a_verdict_still_needs_is_named():
-    assert "A verdict also needs effect" in format_conclusion(findings_by(faithfulness=Answer.YES))
-    lacking = format_conclusion(findings_by(effect=Answer.YES))
+    lacking = format_conclusion(findings_by(faithfulness=Answer.YES))
+    assert "A verdict also needs path share" in lacking
+    lacking = format_conclusion(findings_by(path_share=Answer.YES))
     assert "A verdict also needs faithfulness" in lacking
-    open_effect = findings_by(effect=Answer.CANNOT_SAY, faithfulness=Answer.YES)
-    assert "answer to effect is open" in format_conclusion(open_effect)
+    lacking = format_conclusion(findings_by(effect=Answer.YES))
+    assert "A verdict also needs faithfulness, path share" in lacking
+    open_path = findings_by(path_share=Answer.CANNOT_SAY, faithfulness=Answer.YES)
+    assert "answer to path share is open" in format_conclusion(open_path)
+    open_effect = findings_by(
+        effect=Answer.CANNOT_SAY, path_share=Answer.YES, faithfulness=Answer.YES
+    )
+    assert "open" not in format_conclusion(open_effect)
 
 
 # --- quality ------------------------------------------------------------------------
