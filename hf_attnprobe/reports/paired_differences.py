@@ -20,8 +20,9 @@ from hf_attnprobe.statistics.differences import Difference, ModelPair, compare_m
 from hf_attnprobe.statistics.estimates import Estimate, StatisticKey, estimate_mean
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure
-from hf_attnprobe.statistics.questions import ALL_QUESTIONS
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS, Question
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, Rows, Texts
+from hf_attnprobe.statistics.scale import has_exchanges
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS_GROUP,
     compute_accuracy,
@@ -335,6 +336,16 @@ def iterate_cautions(
                 f"Not compared between {both_names} because the options differ: "
                 f"{', '.join(incomparable)}."
             )
+        is_exchanged = [
+            has_exchanges(audit.evidence.explained_evidence.texts)
+            for audit in (first, report)
+            if audit.evidence is not None and audit.score.n
+        ]
+        if len(set(is_exchanged)) > 1:
+            yield (
+                f"Faithfulness is not compared between {both_names}, because words were exchanged "
+                "in only one of the audits and deleted in the other one."
+            )
         if unshared:
             yield f"Not compared because only one of {both_names} ran it: {', '.join(unshared)}."
     has_several_heads = any(head > 0 for report in reports for _, head in report.rows.sites)
@@ -504,16 +515,43 @@ def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues
     chosen_measures: dict[str, MeasuredValues] = {}
     for key, rule in RULES.items():
         question = ALL_QUESTIONS.get(key)
-        # Accuracy needs no test of attention, so all audits can be compared by it.
         is_comparable = [True]
-        for tests in comparable_tests:
-            is_comparable.append(question is None or question.test in tests)
+        for audit, tests in zip(audits[1:], comparable_tests, strict=True):
+            # Accuracy needs no test of attention, so all audits can be compared by it.
+            is_comparable.append(
+                question is None or _is_comparable(question, audits[0], audit, tests)
+            )
         for measure in rule.compared_measures:
             candidate = _measure_audits(measure, audits, is_comparable)
             n_required = chosen_measures[key].n_known if key in chosen_measures else 1
             if candidate.n_known > n_required:
                 chosen_measures[key] = candidate
     return chosen_measures
+
+
+EXCHANGE_TESTS = ("scale", "exchange")
+"""Tests that measure faithfulness and its parts by deleting or by exchanging words."""
+
+
+def _is_comparable(
+    question: Question, first: Evidence, other: Evidence, tests: Sequence[str]
+) -> bool:
+    """Check whether two audits can be compared by the number that answers a question.
+
+    Numbers from exchanged words cannot be compared with numbers from deleted words.
+
+    Args:
+        question: the question.
+        first: evidence of the first audit.
+        other: evidence of another audit.
+        tests: tests that both audits ran with the same options.
+    """
+    if question.test not in EXCHANGE_TESTS:
+        return question.test in tests
+    is_exchanged = has_exchanges(first.explained_evidence.texts)
+    if is_exchanged != has_exchanges(other.explained_evidence.texts):
+        return False
+    return ("exchange" if is_exchanged else "scale") in tests
 
 
 def _measure_audits(

@@ -12,7 +12,16 @@ from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.page_reader import Reader
-from tests.helpers.sample_comparisons import N, by_name, report_of, rows_of, tidy, values
+from tests.helpers.sample_comparisons import (
+    IMPORTANCE,
+    N,
+    by_name,
+    report_of,
+    rows_of,
+    tidy,
+    values,
+)
+from tests.helpers.synthetic_rows import convert_to_exchange
 
 
 def with_a_default(rows):
@@ -104,6 +113,46 @@ def test_tests_with_other_options_are_not_compared(base):
     assert "not compared" in str(comparison)
     setting = next(s for s in comparison.settings if "n permutations" in s.name)
     assert setting.values == ("100", "10")
+
+
+def report_by_exchange(seed, **options):
+    """An audit of the same kind in which words were exchanged as well as deleted."""
+    rows = rows_of(seed)
+    exchanged = convert_to_exchange(rows)
+    exchanged = exchanged.assign(value=exchanged.value * 0.9)
+    return report_of(
+        pd.concat([rows, exchanged], ignore_index=True),
+        model=f"m{seed}",
+        options={"exchange": options},
+        tests=["correlation", "scale", "exchange", "permutation", "uniform_attention"],
+    )
+
+
+def test_parts_by_exchange_are_compared_with_parts_by_exchange_alone(base):
+    first, other = report_by_exchange(1), report_by_exchange(2)
+    questions = {q.rule: q for q in compare_reports([first, other]).questions}
+    name = f"exchange_{IMPORTANCE}"
+    ours, theirs = (values(report.to_pandas(), name) for report in (first, other))
+    difference = questions["importance"].differences[0]
+    assert difference.value == pytest.approx((theirs - ours).mean())
+    assert questions["faithfulness"].differences[0] is not None
+    mixed = compare_reports([base, other])
+    questions = {q.rule: q for q in mixed.questions}
+    parts = ("faithfulness", "importance", "mass")
+    assert all(questions[rule].differences == (None,) for rule in parts)
+    assert questions["effect"].differences[0] is not None
+    assert any("exchanged in only one of the audits" in c for c in mixed.cautions)
+    assert not any("exchanged" in c for c in compare_reports([first, other]).cautions)
+    unmeasured = rows_of(3)
+    unmeasured = report_of(unmeasured[unmeasured.test != "scale"], model="c")
+    assert not any("exchanged" in c for c in compare_reports([other, unmeasured]).cautions)
+
+
+def test_parts_by_exchange_need_equal_numbers_of_donors():
+    comparison = compare_reports([report_by_exchange(1), report_by_exchange(2, n_donors=9)])
+    questions = {q.rule: q for q in comparison.questions}
+    assert questions["importance"].differences == questions["faithfulness"].differences == (None,)
+    assert any("because the options differ: exchange" in c for c in comparison.cautions)
 
 
 def test_other_units_leave_only_accuracy(base):
