@@ -202,7 +202,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         previous_tests = report.provenance.get("asked_for", {}).get("tests", {})
         missing_tests: dict[str, dict] = {ALL_QUESTIONS[key].test: {} for key in conclusion.missing}
         if own_answers is None:
-            missing_tests = {"scale": {}, "erasure": {}, **missing_tests}
+            missing_tests = {"scale": {}, "erasure": {}, "exchange": {}, **missing_tests}
         return _build_command(report, tests={**previous_tests, **missing_tests})
     return _recommend_more_texts(report)
 

@@ -46,6 +46,7 @@ from hf_attnprobe.statistics.verdicts import (
     RULES,
     Finding,
     QuestionSet,
+    choose_question_set,
     conclude,
     explain_too_few_texts,
     grade_measurement,
@@ -605,10 +606,12 @@ def advise_on_display(findings: Sequence[Finding], words: Wording = CLASS_WORDIN
 
 def _list_answers(findings: Sequence[Finding]) -> str:
     """Return a sentence that lists the questions with each answer, such as "Erasure: yes"."""
+    question_set = choose_question_set(index_by_rule(findings))
+    listed_rules = {*question_set.list_keys("part"), *question_set.list_keys("effect")}
     clauses = []
     for answer in (Answer.YES, Answer.PARTLY, Answer.NO, Answer.CANNOT_SAY):
-        deciding_findings = [f for f in findings if f.role in ("part", "effect")]
-        names = [f.name.lower() for f in deciding_findings if f.answer == answer]
+        listed_findings = [f for f in findings if f.rule in listed_rules]
+        names = [f.name.lower() for f in listed_findings if f.answer == answer]
         if names:
             clauses.append(f"{_join_names(names)}: {answer}")
     return format_sentence("; ".join(clauses))

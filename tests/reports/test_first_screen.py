@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.documents.terminal_text import render_text
+from hf_attnprobe.reports.first_screen import recommend_next_step
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import (
     advise_on_display,
@@ -31,12 +32,12 @@ STRONG = {
     "faithfulness": "^the words with most attention are mostly those that decide the prediction$",
     "importance": "^words with more attention matter more when",
     "erasure": "undermines the decision$",
-    "removal": "undermines the prediction$",
+    "removal": "^exchanging the most attended words changes the prediction$",
     "mass": "^attention is distributed over the words in proportion",
 }
 """What may be said from the upper threshold on alone."""
 WEAK = {
-    "faithfulness": "mostly points to words that do not decide",
+    "faithfulness": r"^attention is only \d+% of the way from a random order of the words to the best",
     "importance": "hardly shows which words matter",
     "erasure": "(little|no) sooner",
     "removal": "(little|no) more",
@@ -69,6 +70,7 @@ def all_yes(value=0.8, **changed):
     accuracy = {"accuracy": 0.97, "majority": 0.47}
     findings = {rule: found(rule, value) for rule in ON_THE_SCALE}
     findings["accuracy"] = found("accuracy", 0.5, yardsticks=accuracy)
+    findings["path_share"] = found("path_share", 0.73)
     findings["effect"] = found("effect", 0.81)
     findings["uniqueness"] = found("uniqueness", 0.37)
     findings |= changed
@@ -118,7 +120,9 @@ def test_a_little_more_is_said_of_a_number_above_nothing_alone(rule, value, widt
 
 
 @given(
-    rule=st.sampled_from((*ON_THE_SCALE, "source", "drop", "order", "path", "effect")),
+    rule=st.sampled_from(
+        (*ON_THE_SCALE, "source", "drop", "order", "path", "effect", "path_share")
+    ),
     ends=st.tuples(*[st.sampled_from(EDGES) | st.floats(-1, 1)] * 2).map(sorted),
 )
 def test_an_open_number_names_every_answer_between_its_ends(rule, ends):
@@ -171,8 +175,13 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     flips = {"flips": 0.27}
     effect = found("effect", value, (value, value), n, yardsticks=flips)
     unique = found("uniqueness", value, (value, value), n)
-    text = to_text_of(*all_yes(effect=effect, uniqueness=unique))
+    path = found("path_share", value, (value, value), n)
+    text = to_text_of(*all_yes(effect=effect, uniqueness=unique, path_share=path))
     assert (f"changes the output by {value:.0%}" in text) == (n >= 10)
+    note = f"{RULES['path_share'].yes:.0%} or more counts" if n >= 30 else "not settled"
+    passes = f"{value:.0%} of the decision passes through attention ({note})"
+    assert (passes in text) == (n >= 10)
+    assert ("cannot say whether a substantial part of the decision" in text.lower()) == (n < 10)
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
     far = f"{1 - value:.0%} of the maximum distance away"
     is_yes = value >= RULES["uniqueness"].yes
@@ -196,7 +205,7 @@ def test_fifteen_lines_with_every_question_by_its_one_name():
     assert max(map(len, lines)) <= 100
     # Wrapped lines are indented more than the names.
     names = [line.split()[0] for line in lines[4:] if line[:5].strip()]
-    assert names == [*ON_THE_SCALE, "effect", "uniqueness", "users", "model"]
+    assert names == [*ON_THE_SCALE, "path_share", "effect", "uniqueness", "users", "model"]
     assert "0.80 [0.79, 0.81]" in lines[4] and "0 = words in random order" in lines[4]
     assert "right in 97% of 100 texts" in lines[-1] and "47%" in lines[-1]
     assert set(names) - {"users", "model"} <= RULES.keys()
@@ -204,7 +213,8 @@ def test_fifteen_lines_with_every_question_by_its_one_name():
 
 @given(n=st.integers(1, 9))
 def test_nothing_is_told_of_fewer_than_ten_texts(n):
-    findings = [found(rule, 0.61, (0.17, 0.93), n) for rule in (*ON_THE_SCALE, "effect")]
+    asked = (*ON_THE_SCALE, "path_share", "effect")
+    findings = [found(rule, 0.61, (0.17, 0.93), n) for rule in asked]
     report = report_of(*findings, n=n)
     said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
     first = said.partition("More texts")[0]
@@ -240,7 +250,7 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
     facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
     known = all_yes(faithfulness=crossing, uniqueness=None)
-    tests = ["scale", "permutation", "erasure", "adversarial"]
+    tests = ["scale", "exchange", "uniform_attention", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
     assert (
@@ -271,7 +281,7 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
 
 
 def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
-    asked = ("accuracy", "effect", "faithfulness")
+    asked = ("accuracy", "path_share", "faithfulness")
     for n_predicted in (20, 120):
         sizes = (n_predicted, 16, 20)
         few = [found(rule, 0.2, (0.1, 0.3), n) for rule, n in zip(asked, sizes, strict=True)]
@@ -285,22 +295,78 @@ def test_too_few_texts_are_said_before_they_run(n):
 
 
 def test_a_question_that_was_not_asked_is_asked_by_the_command():
-    report = report_of(*all_yes(effect=None), asked_for={"tests": {"scale": {}}})
+    report = report_of(*all_yes(path_share=None), asked_for={"tests": {"scale": {}}})
     lines = str(report).splitlines()
-    assert lines[2].startswith("Cannot say. A verdict also needs effect")
-    assert shlex.split(lines[4])[-4:] == ["--tests", "scale", "erasure", "permutation"]
-    few = [found(f.rule, f.value, n=20) for f in all_yes(effect=None)]
+    assert lines[2].startswith("Cannot say. A verdict also needs path share")
+    asked = shlex.split(lines[4])
+    assert asked[asked.index("--tests") + 1 :] == [
+        "scale",
+        "erasure",
+        "exchange",
+        "uniform_attention",
+    ]
+    few = [found(f.rule, f.value, n=20) for f in all_yes(path_share=None)]
     assert "Add more of them" in str(report_of(*few))  # to ask more of so few would ask in circles
+    unshuffled = all_yes(effect=None)  # which decides nothing
+    assert conclude(unshuffled).answer == Answer.YES
+    assert str(report_of(*unshuffled)).splitlines()[2].startswith("Yes. ")
+
+
+def test_an_open_question_that_decides_nothing_asks_for_no_texts():
+    """Shuffles are open, and so is a part; the verdict is not."""
+    open_effect = found("effect", 0.05, (0.03, 0.07))
+    open_part = found("mass", 0.4, (0.3, 0.5))
+    unasked = report_of(*all_yes(effect=open_effect, mass=open_part))
+    assert recommend_next_step(unasked) is None and unasked.answer == Answer.YES
+    crossing = found("faithfulness", 0.6, (0.53, 0.67), 400)
+    wide = found("effect", 0.05001, (0.0, 0.1), 400)
+    asked = {"test_limit": 400}
+    first, second = (
+        recommend_next_step(
+            report_of(*all_yes(faithfulness=crossing, effect=effect), n=400, asked_for=asked)
+        ).text
+        for effect in (wide, found("effect", 0.81))
+    )
+    assert first == second and "--test-limit" in first
+    close = found("path_share", RULES["path_share"].yes + 0.05, (0.0, 0.4), 400)
+    report = report_of(*all_yes(faithfulness=crossing, path_share=close), n=400, asked_for=asked)
+    advice = shlex.split(recommend_next_step(report).text)
+    n_texts = [int(text[text.index("--test-limit") + 1]) for text in (advice, shlex.split(first))]
+    assert n_texts[0] > n_texts[1]  # the path share needs even more texts
+
+
+@given(value=st.sampled_from((0.0, 0.144, 0.38, -0.03)) | st.floats(-0.2, 0.389))
+def test_a_no_states_where_attention_lies(value):
+    """As a share of the way; never below 0, because a random order is the start of it."""
+    one = found("faithfulness", value, (value - 0.2, min(value + 0.01, 1.0)))
+    said = describe_finding(one)
+    if value + 0.01 < 0:
+        assert said == "worse than a random order of the words"
+        return
+    share = f"{max(value, 0):.0%}"
+    assert said.startswith(f"attention is only {share} of the way from a random order of the words")
+    report = str(report_of(*all_yes(faithfulness=one)))
+    assert f"No. Attention is only {share} of the way" in report
+    assert "{" not in said and "{" not in format_conclusion(all_yes(faithfulness=one))
 
 
 def test_a_no_says_why():
+    bypassed = found("path_share", 0.02)
+    said = format_answer_reason(all_yes(path_share=bypassed))
+    assert said == "Hardly any of the decision passes through attention."
+    report = str(report_of(*all_yes(path_share=bypassed)))
+    assert report.splitlines()[2] == f"No. {said}"
     little = found("effect", 0.02, yardsticks={"flips": 0.27})
-    said = format_answer_reason(all_yes(effect=little))
-    assert said == "Shuffling the weights hardly changes the output."
-    nothing = found("effect", 0.0, has_no_effect=True)
-    assert "Even the worst shuffle" in format_answer_reason(all_yes(effect=nothing))
-    assert "mostly points to words that do not decide" in format_answer_reason(all_yes(0.2))
-    assert str(report_of(*all_yes(0.2))).splitlines()[2].startswith("No. Attention mostly points")
+    unmoved = all_yes(effect=little)
+    assert format_answer_reason(unmoved) == format_answer_reason(all_yes())
+    text = to_text_of(*unmoved)
+    assert "changes the output by 2% (5% or more counts), and 27% of the shuffles flip" in text
+    reason = (
+        "Attention is only 20% of the way from a random order of the words to the best one, so many "
+        "of the highlighted words do not decide the prediction."
+    )
+    assert format_answer_reason(all_yes(0.2)) == reason
+    assert to_text_of(*all_yes(0.2)).splitlines()[2] == f"No. {reason}"
     guessing = found("accuracy", -0.1)
     told = str(report_of(*all_yes(accuracy=guessing)))
     assert "not shown to be better than guessing" in told and "train the model further" in told
@@ -320,14 +386,14 @@ def test_what_is_said_to_users_follows_the_verdict(changed, answer, begin):
     said = advise_on_display(findings)
     assert conclude(findings).answer == answer
     assert said[0].startswith(begin) and len(said) <= 4
-    assert said[1] == "Importance, erasure, removal, mass and effect: yes."
+    assert said[1] == "Importance, erasure, removal, mass and path share: yes."
     assert format_conclusion(findings).startswith(
         f"Does attention explain these predictions? {answer.capitalize()}. "
     )
 
 
 @given(
-    rule=st.sampled_from((*ON_THE_SCALE, "effect", "uniqueness")),
+    rule=st.sampled_from((*ON_THE_SCALE, "path_share", "effect", "uniqueness")),
     value=st.sampled_from(EDGES) | st.floats(-1, 1),
     halves=st.tuples(st.floats(0.001, 0.5), st.floats(0.001, 0.5)),
     n=st.integers(1, 5000),
