@@ -72,6 +72,7 @@ def list_steps(
     """
     steps = []
     for sites_by_test, texts in batches:
+        # All texts in a batch are padded to the length of the longest text.
         n_tokens = len(texts) * max(text.n_tokens for text in texts)
         for test, sites in sites_by_test.items():
             for index, site in enumerate(sites):
@@ -81,6 +82,7 @@ def list_steps(
 
 def get_cost_class(index: int, site: Site) -> CostClass:
     """Return the cost class for a site, given its index in a test's list of sites."""
+    # The first site takes longer, because some computations are shared by all sites.
     if index == 0:
         return "first"
     return "group" if site.is_group else "head"

@@ -272,6 +272,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
             # A text that is already included keeps its first reason.
             reasons.setdefault(int(example_id), reason)
 
+    # Choose up to two texts by agreement and one wrong prediction, then fill up with random texts.
     add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
     add_examples(_find_confident_errors(predictions), min(n_examples, len(reasons) + 1))
     add_examples(((example_id, RANDOM_REASON) for example_id in predictions.index), n_examples)
@@ -279,9 +280,10 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
 
 
 def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Yield the texts with the most and the least agreement between attention and leave-one-out.
+    """Yield the two texts for which attention agrees most and least with leave-one-out.
 
-    Each text is a pair of its id and the reason that a report displays.
+    Leave-one-out measures how much the output changes if a token is removed. Each text is a pair of
+    its id and the reason that a report displays.
     """
     site = choose_displayed_site(rows)
     if site is None:
@@ -291,6 +293,7 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
     measured_statistics = [name for name in AGREEMENT_STATISTICS if name in values]
     if not measured_statistics:
         return
+    # Rounding makes the choice the same on machines whose results differ in the last digits.
     agreement = values[measured_statistics[0]].reindex(predictions.index).round(N_COMPARED_DECIMALS)
     is_long = predictions.n_tokens >= MIN_AGREEMENT_TOKENS
     if is_long.any():
@@ -332,6 +335,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     model_site = find_model_site(rows)
     if model_site is not None:
         return Site(*model_site)
+    # These statistics are the effects of ablation and of shuffled attention weights.
     for statistic in ("zero_tvd", "median_tvd"):
         effects = rows.build_head_frame(statistic)
         if len(effects):

@@ -273,7 +273,7 @@ class AuditRunner:
                 raise AttnProbeError(
                     f"the prompt or the answer of text {text.example_id} has changed since the "
                     f"rows in {self.folder} were written. Choose another --output-dir. To keep "
-                    "the answers the same, provide them with the data."
+                    "the answers the same, add a column with the answers to the data."
                 )
 
     def run_and_save(
@@ -403,6 +403,7 @@ class AuditRunner:
         adapter = self.adapter
         if effects.empty or adapter.lacks(MaskedReplay) or adapter.lacks(Decisions):
             return None
+        # Each element of halves consists of a half's batches and its order of removal.
         halves, n_heads = [], []
         for half in (0, 1):
             effects_on_other_half = effects[effects.index.map(assign_half) != half]
@@ -418,9 +419,13 @@ class AuditRunner:
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield batches of texts for the pruning curve, each within the memory budget."""
+        """Yield batches of texts for the pruning curve, each within the memory budget.
+
+        The pruning curve is the accuracy as more and more heads are removed.
+        """
         # This copy of the runner plans batches only for the given texts.
         planner = replace(self, texts=texts)
+        # The second argument states that no text is finished, so that all texts are planned.
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")
             yield collate(self.adapter, batch_texts, self.pad_token_id)

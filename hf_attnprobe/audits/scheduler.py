@@ -134,6 +134,7 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
     order = draw_random_order(text_by_id, runner.seed)
 
     def run_tests(texts: Sequence[Text], sites_by_test: SitesByTest, finished: FinishedIds) -> None:
+        # A copy of the runner with fewer texts runs the tests only on these texts.
         replace(runner, texts=texts).run_pending(sites_by_test, finished)
 
     texts = [text_by_id[example_id] for example_id in order]
@@ -382,7 +383,7 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
 def summarise_work(
     completed: CompletedWork, time_limit: float, sites_by_test: SitesByTest, seed: int
 ) -> dict[str, Any]:
-    """Summarise which part of a full audit is finished.
+    """Summarise how much of an audit was finished within its time limit.
 
     Args:
         completed: The completed work.
@@ -391,7 +392,8 @@ def summarise_work(
         seed: Seed for the random text order.
 
     Returns:
-        Plain data for the report's provenance.
+        Numbers that the report saves and displays. A run is one test on one text at one site (a
+        head or a group of heads); a full audit would have "runs_of_full_audit" runs.
     """
     n_sites = sum(len(sites) for sites in sites_by_test.values())
     return {

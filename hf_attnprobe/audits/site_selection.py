@@ -138,7 +138,7 @@ def select_sites(
 
     Args:
         adapter: The audited model.
-        layers: Layer indices; None for all layers.
+        layers: Layer indices from 0; None for all layers.
         heads: Head indices within each layer; None, or a list that contains :data:`ALL_HEADS`, for
             all heads.
         query: Query position to test at every site; None for all positions.
@@ -181,8 +181,8 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
 
     Args:
         adapter: The audited model.
-        names: Sets such as "5.0+5.3" (two heads of layer 5), or "shared" for all head sets that
-            share keys.
+        names: Sets such as "5.0+5.3" (heads 0 and 3 of layer 5). The name "shared" stands for all
+            sets of heads that use the same keys, as in grouped-query attention.
 
     Returns:
         The heads in every set.
@@ -210,7 +210,7 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
 
 
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    """Parse the name of one head set, such as "5.0+5.3" for two heads in layer 5."""
+    """Parse the name of one head set, such as "5.0+5.3" for the heads 0 and 3 in layer 5."""
     site_by_name = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
     heads = name.split("+")
     is_repeated = len(set(heads)) < len(heads)
@@ -272,7 +272,7 @@ def check_query(shortest: Observation, query: int) -> None:
     """Check that the shortest text is long enough for the selected query position.
 
     Args:
-        shortest: Observation of the shortest text.
+        shortest: The model's attention on the shortest text.
         query: The query position, from 0.
 
     Raises:
@@ -489,12 +489,13 @@ def assign_screened_sites(
 
     Args:
         texts: The audited texts.
-        screen_rows: Rows from the test ``screen`` on these texts.
+        screen_rows: Rows from the test ``screen`` on these texts, which estimates every head's
+            effect.
         sites: Single heads.
         n_sites: Number of sites to choose for each half.
 
     Returns:
-        The texts of each half with their sites.
+        One pair for each half: its texts and the chosen sites.
     """
     halves: tuple[list[Text], list[Text]] = ([], [])
     for text in texts:
@@ -507,10 +508,11 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the heads with the largest estimated effects; see :func:`sort_by_screen`.
+    """Select the heads with the largest estimated effects on the output.
 
     Args:
-        screen_rows: Rows from the test ``screen``.
+        screen_rows: Rows from the test ``screen``, which estimates these effects; see
+            :func:`sort_by_screen`.
         sites: Single heads.
         n_sites: Number of sites to select.
 

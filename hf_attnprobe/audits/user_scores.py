@@ -157,7 +157,7 @@ def _parse_id(value: Any) -> int:
 
 
 def _read_score_file(file: Path) -> dict[int, UserScores]:
-    """Read a score file, and return the scores by text id."""
+    """Read a file with the scores that an explainer gave to words, and return them by text id."""
     if not is_data_file(file):
         raise AttnProbeError(f"expected a score file ({' or '.join(FILE_FORMATS)}), got {file}")
     try:
@@ -359,7 +359,7 @@ def _list_unit_tokens(
 ) -> list[list[int]]:
     """List the token positions that belong to each explained unit, in text order."""
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
-    # In a passage, the model's keys are units instead of tokens.
+    # For a passage, the encoding already states the unit of every token.
     if "unit_ids" in text.inputs:
         unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
@@ -371,6 +371,7 @@ def _list_unit_tokens(
         unit_of_token = batch.inputs["units"][0].tolist()
     else:
         unit_of_token = [*range(text.n_tokens)]
+    # The mask is True at the explained units, and False at special tokens.
     explained_units = batch.content_mask[0].nonzero()[:, 0].tolist()
     return [
         [position for position, unit in enumerate(unit_of_token) if unit == explained_unit]
@@ -389,7 +390,7 @@ def _find_unit_spans(
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
             "scores for character spans need a single text and a fast tokenizer. Provide one score "
-            "per unit instead, or use the column 'source' for a passage."
+            "per unit instead. For the sources in a passage, use the column 'source'."
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     # A unit extends from the start of its first token to the end of its last token.

@@ -329,6 +329,7 @@ class DatasetName:
         >>> DatasetName.parse("data/SST (test)")
         DatasetName(name='data/SST', split='test')
         """
+        # Split at the last " (", because the name may contain brackets too.
         name, _, split = text.rpartition(" (")
         if not name:
             return cls(text, "")
@@ -434,6 +435,7 @@ def _drop_missing_columns(
         substitutes = present & {*usual_columns}
         is_user_choice = user_fields.get(field_name) is not None
         if not is_user_choice and substitutes and not recipe_columns <= present:
+            # Without a column name, the columns with usual names are read.
             cleared_field: dict[str, Any] = {field_name: None}
             recipe = replace(recipe, **cleared_field)
             logger.warning(
@@ -474,6 +476,7 @@ def _read_word_labels(
     column = find_word_label_column(source, requested_column)
     if column is None:
         return None, None
+    # A list feature stores the type of its items in the attribute "feature".
     is_list = hasattr(source.features.get(column), "feature")
     if not is_list:
         return None, None
@@ -598,6 +601,7 @@ def _build_dataset(
 def get_label_type(examples: "datasets.Dataset") -> str:
     """Return the label type of a split: "classes", "numbers", or "several" for lists of labels."""
     feature = examples.features["label"]
+    # A list feature stores the type of its items in the attribute "feature".
     if hasattr(feature, "feature"):
         return "several"
     return "numbers" if str(feature.dtype).startswith("float") else "classes"
@@ -608,6 +612,7 @@ def has_labels(examples: "datasets.Dataset") -> bool:
     if {"word_labels", "answer_start"} & set(examples.column_names):
         return True
     label_type, labels = get_label_type(examples), read_column(examples, "label")
+    # A missing label is stored as −1, NaN or None, depending on the label type.
     if label_type == "classes":
         return max(labels, default=-1) >= 0
     if label_type == "numbers":

@@ -104,6 +104,7 @@ def find_recipe(dataset: str) -> Recipe:
     >>> find_recipe("sst").hub_id, find_recipe("sst=folder").hub_id
     ('SetFit/sst2', 'folder')
     """
+    # A path may contain "=" too, so an existing path is not split.
     name, equals, folder = dataset.partition("=")
     if dataset in RECIPES or not equals or Path(dataset).exists():
         return RECIPES.get(dataset, Recipe(dataset))
