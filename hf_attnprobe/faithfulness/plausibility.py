@@ -197,8 +197,10 @@ def _rank_integrated_gradients(observation: Observation) -> Tensor:
 
     def compute() -> Tensor:
         model = observation.model.require(IntegratedGradients)
+        # None selects the explained class, which by default is the predicted class.
+        target_classes = observation.get_target_classes(None)
         attributions = model.compute_integrated_gradients(
-            observation, observation.get_target_classes(None), N_INTEGRATION_POINTS
+            observation, target_classes, N_INTEGRATION_POINTS
         )
         content = observation.batch.content_mask
         return rank_scores("integrated_gradient", attributions.abs(), content)
