@@ -30,6 +30,7 @@ class AnswerCache:
             return {}
         answers = {}
         for line in self.file.read_bytes().splitlines():
+            # A killed run may have left an incomplete line, which is ignored.
             with contextlib.suppress(ValueError, TypeError):
                 name, token_ids = json.loads(line)
                 answers[name] = token_ids
@@ -58,10 +59,10 @@ class AnswerCache:
 
 @contextlib.contextmanager
 def discard_answers_of_refused_run(folder: str | Path | None) -> Iterator[None]:
-    """Remove a run's cached answers if it raises an AttnProbeError before its first rows.
+    """Remove a run's cached answers if an error stops it before it has any results.
 
-    Such a run then leaves no output folder. If the run ends in another way, or if it has written
-    rows, its answers are kept.
+    Such a run, for example one with a wrong option, then leaves no output folder. If the run is
+    interrupted in another way, its answers are kept for the next run.
 
     Args:
         folder: The run's output folder; None if there is none.

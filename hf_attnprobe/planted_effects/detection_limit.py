@@ -203,7 +203,11 @@ detection-limit:"."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:
-    """Return a table with one row per record, and one column per field that any record has."""
+    """Make a table from records with different fields, which become columns.
+
+    A cell is empty if its record does not have the field.
+    """
+    # The keys of a dictionary are the fields without repetitions, in order.
     columns: dict[str, None] = {}
     for record in records:
         columns.update(dict.fromkeys(record))
@@ -212,7 +216,11 @@ def _make_table(records: Sequence[Record], caption: str) -> Table:
 
 
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:
-    """Write the rows, and then the report, which contains the SHA-256 hash of the rows file."""
+    """Write the report and its rows to a folder.
+
+    The rows are the measurements of single texts. The report contains the hash of their file, so
+    that a changed file is noticed.
+    """
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
@@ -414,7 +422,7 @@ def _plant_and_measure(
 
 
 def _choose_sites(adapter: AttentionModelBase, options: DetectionLimitOptions) -> list[Site]:
-    """Return the heads that the user chose, or random heads."""
+    """Choose the heads whose weights are changed: the heads in the options, or random heads."""
     if options.spiked_heads is not None:
         head_sets = parse_head_sets(adapter, options.spiked_heads)
         return list(itertools.chain.from_iterable(head_sets))

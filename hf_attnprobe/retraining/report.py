@@ -123,7 +123,9 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 
 
 def parse_retraining(data: Mapping) -> RetrainingReport:
-    """Build a report, without its rows, from the data in ``summary.json``.
+    """Build a retraining report from the data in ``summary.json``.
+
+    The statistics of single texts (the rows) are in other files, so the report does not have them.
 
     Args:
         data: Content of ``summary.json``.
@@ -135,6 +137,7 @@ def parse_retraining(data: Mapping) -> RetrainingReport:
     parse_plain(Provenance, data["provenance"], "provenance")
     report = RetrainingReport(**parse_fields(RetrainingResult, data, "rows"))
     readings = get_retraining_readings()
+    # Looking up the sentence about a statistic raises an error if the statistic is unknown.
     for statistic in report.statistics:
         get_sentence(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
@@ -219,7 +222,7 @@ def build_document(report: RetrainingResult) -> Document:
 
 
 def _make_overview_table(report: RetrainingResult) -> Table:
-    """Return a table with one row per question, its answer and the graded number."""
+    """Return a table with one row per question: its answer and the number that determines it."""
     rows: list[list[Cell]] = [
         [
             _get_question(f),
@@ -237,7 +240,7 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 
 
 def _describe_base_quality(report: RetrainingResult) -> str:
-    """Describe the base model's F1, and the F1 if the same class is predicted for every text."""
+    """Describe how good the base model is, compared with always predicting the same class."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
     available_scores = [score for score in base_scores if score is not None]
     if not available_scores:
@@ -286,7 +289,7 @@ HIDING_QUESTION = "Can the model's attention hide the words that the model uses?
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
-    """Return introductions to the tests that were run."""
+    """Return the paragraphs that introduce the tests that were run."""
     introductions: list[Block] = []
     if set(report.scores) - {"deception"}:
         introductions.append(INTRODUCTION)
@@ -301,7 +304,7 @@ def _get_question(finding: Finding) -> str:
 
 
 def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a block for each answer in the verdict."""
+    """Yield a report block for each question that the retraining answers."""
     for finding in report.verdict.findings():
         yield make_answer_block(_get_question(finding), finding)
     if report.verdict.chance:
@@ -356,7 +359,7 @@ AUDIT_NOTE = (
 
 
 def _list_limits(report: RetrainingResult) -> list[InlineText]:
-    """Return sentences about uncertainty, possible objections, and tests that were not run."""
+    """Return sentences about what limits the results, such as tests that were not run."""
     tests = report.provenance.get("tests", list(report.scores))
     skipped_tests = [
         f"{name} ({test.title})"
@@ -420,7 +423,10 @@ CLAMP_NOTE = (
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a score table for each test. The table of the second and later metrics is collapsed."""
+    """Yield a table of scores, such as F1, for each test.
+
+    Scores after the first one are in a second table, which is collapsed.
+    """
     for test, scores in report.scores.items():
         first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
@@ -435,7 +441,10 @@ def _make_score_table(
     metrics: Sequence[str],
     caption: str = "",
 ) -> Table:
-    """Return a table with one row per model, and two columns per metric: score and loss."""
+    """Return a table with one row per model, and two columns per metric, such as F1.
+
+    The columns contain the model's score and its loss relative to the reference model.
+    """
     scores_by_name = {(s.model, s.metric): s for s in scores}
     loss_heading = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model"]
@@ -453,7 +462,10 @@ def _make_score_table(
 
 
 def _make_curve_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the adversaries' chart with its notes, or nothing if the test was not run."""
+    """Return the chart of attention change and output change of the adversaries, with its notes.
+
+    The result is empty if the test ``adversary`` was not run.
+    """
     if "adversary" not in report.scores:
         return []
     points = compute_points(report.statistics, report.scores)
@@ -496,7 +508,7 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
 
 
 def _make_series(name: str, points: Sequence[Point]) -> Series:
-    """Build a chart series from the points that belong to it.
+    """Build one series of a chart, from all points with this series name.
 
     The displayed name also contains the labels of the first and last point, as in "trained
     adversaries (λ 0.001 to 0.004)".
@@ -505,6 +517,7 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
     labels = [p.label for p in series_points if p.label]
     key_range = f" ({labels[0]})" if labels else ""
     if len(labels) > 1:
+        # The last label without its symbol, such as 0.004 for "λ 0.004".
         last = labels[-1].split()[-1]
         key_range = f" ({labels[0]} to {last})"
     undefined = math.nan, math.nan
@@ -547,7 +560,10 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
 
 
 def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
-    """Return a table of attention changes with another seed, or nothing if there are no seeds."""
+    """Return a table about how much attention changes if the model is trained with another seed.
+
+    The result is empty if no other seeds were trained.
+    """
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
@@ -555,7 +571,7 @@ def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
 
 
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield one collapsed block per test, with a table of its statistics and their explanations."""
+    """Yield one collapsed block per test, with its statistics and a sentence about each of them."""
     readings = get_retraining_readings()
     for test in dict.fromkeys(s.test for s in report.statistics):
         test_statistics = [s for s in report.statistics if s.test == test]
@@ -611,7 +627,10 @@ DECEPTION_QUESTIONS = (
 
 
 def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the before-and-after table for ``deception``, or nothing if it was not run."""
+    """Return a table of the model before and after it was trained to hide some words.
+
+    The result is empty if the test ``deception`` was not run.
+    """
     if "deception" not in report.scores:
         return []
     scores = report.scores["deception"]
@@ -637,7 +656,10 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
-    """Return blocks with the four answers about the test ``deception``; empty if it was not run."""
+    """Return blocks with four answers, such as whether the model still uses the hidden words.
+
+    The result is empty if the test ``deception`` was not run.
+    """
     if "deception" not in report.scores:
         return []
     if find_statistic(report.statistics, "after_use") is None:
@@ -648,7 +670,7 @@ def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _describe_measured_texts(report: RetrainingResult) -> str:
-    """Describe how many texts have impermissible words, and how many have a control."""
+    """Describe on how many texts the attention to impermissible words was measured."""
     word_share = find_statistic(report.statistics, "word_share")
     use = find_statistic(report.statistics, "after_use")
     if word_share is None:
@@ -683,7 +705,7 @@ RAW_DATA_NOTE = (
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
-    """Return blocks with the trained models, the command to repeat the run, and the settings."""
+    """Return the end of a report: trained models, the command to repeat the run, and settings."""
     models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
     settings = [*flatten_settings(report.provenance)]
     command_blocks: list[Block] = []

@@ -122,6 +122,7 @@ def plan_study(study: str | Path | Study, options: StudyOptions = StudyOptions()
     else:
         study_function = STUDIES_BY_NAME.get(str(study)) or _load_study_function(Path(study))
         name = Path(study).stem
+    # The title of the report is the first line of the function's docstring.
     title = (study_function.__doc__ or name).strip().splitlines()[0].rstrip(".")
     steps = Steps(name, options, title)
     with prefix_errors(f"study {name}: "):
@@ -140,7 +141,7 @@ def _load_study_function(file: Path) -> Study:
 
 
 def _check_plan(steps: Steps) -> None:
-    """Check that a plan has steps, uses the user's data sets, and trains valid architectures."""
+    """Check that a plan has steps, uses the data sets from the options, and trains valid models."""
     if not steps.jobs:
         raise AttnProbeError("the study plans no steps. Call steps.add at least once.")
     if steps.paper is not None:
@@ -304,7 +305,11 @@ def _find_unfinished_steps(
 
 
 def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
-    """Run a step. If the first step of a study fails, remove the study's state file."""
+    """Run a step of a study.
+
+    If the step fails and no step has finished, the study's state file is removed, so that the study
+    can be started again with other options.
+    """
     step_folder = folder / job.folder
     try:
         with prefix_errors(f"step {job.folder}: "):
@@ -312,7 +317,8 @@ def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
                 **_make_keywords(job, folder), output_dir=step_folder, progress=progress
             )
     except AttnProbeError:
-        if not any((folder / any_job.folder).is_dir() for any_job in steps.jobs):
+        has_results = any((folder / any_job.folder).is_dir() for any_job in steps.jobs)
+        if not has_results:
             (folder / STATE_FILE).unlink()
             # The folder may not exist, or it may contain other files.
             with suppress(OSError):
