@@ -149,7 +149,10 @@ _HEARSAY_TEMPLATES = (
     "{people} {hearsay} a {cue} {topic}",
     "the {person} {hearsay} a {cue} {topic}",
 )
-"""Templates for hearsay: clauses with an opinion of other people, which does not affect the label."""
+"""Templates for clauses that report an opinion of other people (hearsay).
+
+For example, "critics expected a dull film" does not affect the label of a review.
+"""
 _FILLER_TEMPLATES = (
     "rain fell {adverb}",
     "everyone sat down",
@@ -447,7 +450,10 @@ RECORD_WORDS = [
 ]
 """Words from which records are drawn. A record is a line of random words, as in a generated passage."""
 RECORD_LENGTH = 4
-"""Number of words in a record, such as "amber coral maple river"."""
+"""Number of words in a record.
+
+A record is a line of random words without any meaning, such as "amber coral maple river".
+"""
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:

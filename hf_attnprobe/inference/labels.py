@@ -46,10 +46,11 @@ OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Maps a prediction type to the columns with labels for words or characters.
+"""Maps a prediction type to the label columns that refer to positions in a text.
 
-The tokenizer must return token offsets for these labels. The type "tags" is one class per word, and
-"span" is an answer that is copied from a context.
+For example, "answer_start" is the position of an answer's first character. To find the tokens at
+these positions, the tokenizer must return the offsets (start and end) of all tokens. The type "tags"
+is one class per word, and "span" is an answer that is copied from a context.
 """
 
 

@@ -451,7 +451,8 @@ def _fit_attended_row(
         weights = _measure_row_sensitivity(recorded, site.head) * (to_token > 0)
         if not weights.any():
             raise CannotPlantEffectError(
-                f"the output does not depend on {_name_head(site)}. Choose another head."
+                f"{_name_head(site)} does not influence the output, so no effect can be planted in "
+                "it. Choose another head."
             )
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp_min(1e-30)

@@ -116,7 +116,7 @@ def grade_retraining(
         beyond_seed: How much farther the adversary's attention is from the base model's than the
             attention with any other seed, see :func:`measure_distance_beyond_seed`.
     """
-    seed_scores = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
+    seed_scores = [score.value for score in scores.get("seeds", ()) if score.metric == "f1"]
     return Verdict(
         need=_grade_need(scores.get("uniform", ()), seed_scores),
         chance=_describe_seed_effects(statistics, seed_scores),
@@ -327,10 +327,14 @@ def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
         were trained.
     """
     seed_statistics = []
-    for s in statistics:
-        if s.statistic.startswith("one_seed_jsd@") and s.group == "all" and s.n:
-            seed_statistics.append(s)
-    return max(seed_statistics, key=lambda s: s.mean, default=None)
+    for statistic in statistics:
+        if (
+            statistic.statistic.startswith("one_seed_jsd@")
+            and statistic.group == "all"
+            and statistic.n
+        ):
+            seed_statistics.append(statistic)
+    return max(seed_statistics, key=lambda statistic: statistic.mean, default=None)
 
 
 def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
@@ -345,7 +349,11 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
     # A gain is a negative loss, so the sign and the order of the limits are reversed.
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
-    guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]
+    guides = [
+        f"{score.model} {score.value:.3f}"
+        for score in scores
+        if score.metric == "f1" and score.model != "base"
+    ]
     comparison = (
         "F1 of a model without context, which reads each token by itself, is "
         f"{', '.join(guides)}; the difference between base guide and trained guide is"
@@ -722,7 +730,11 @@ def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Poin
         All points whose statistics exist, in the order of :data:`ATTENTION_SOURCES`, and then by the
         number after the "@", such as λ.
     """
-    means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
+    means = {
+        statistic.statistic: statistic
+        for statistic in statistics
+        if statistic.group == "all" and statistic.n
+    }
     points = []
     for source in ATTENTION_SOURCES:
         # A name such as "adversary_jsd@0.001" consists of the statistic and its key, here λ.
