@@ -115,7 +115,7 @@ def select_example_texts(
     Args:
         audited_model: The model with its tokenizer.
         runner: The test runner.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the texts.
         options: Audit options.
 
@@ -170,7 +170,7 @@ def load_scored_prompts(
     Args:
         explainer: Describes the prompts in words.
         texts: Prompts and answers as tokens.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the prompts.
 
     Returns:
@@ -251,7 +251,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     """Choose which texts a report displays, and why.
 
     Args:
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         n_examples: Maximum number of texts.
 
     Returns:
@@ -327,7 +327,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     4. the first tested head group.
 
     Args:
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
 
     Returns:
         The site; None if no site was tested.
@@ -353,7 +353,7 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
     Args:
         model: The audited model.
         site: The displayed site.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
 
     Returns:
         The description; empty if the model has only one head.

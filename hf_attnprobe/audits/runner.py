@@ -189,8 +189,8 @@ class AuditRunner:
         The longest texts come first, so that a batch that does not fit into memory fails early.
 
         Args:
-            sites_by_test: The sites for every test.
-            finished: Text ids with rows, by test, layer and head.
+            sites_by_test: The sites (heads and groups of heads) for every test.
+            finished: Ids of the texts with saved results, by test, layer and head.
         """
         # Batches are planned from the shortest to the longest texts, and run in reverse.
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
@@ -212,7 +212,7 @@ class AuditRunner:
         from all rounds are saved.
 
         Args:
-            sites_by_test: The sites for every test.
+            sites_by_test: The sites (heads and groups of heads) for every test.
         """
         sampled_sites = {test: pick_warm_up_sites(sites) for test, sites in sites_by_test.items()}
         n_texts, remaining_texts = 1, self.texts
@@ -320,7 +320,7 @@ class AuditRunner:
         passes. Any other model reads all texts as one batch.
 
         Args:
-            sites_by_test: The tests to run, with their sites.
+            sites_by_test: The tests to run, each with its sites (heads and groups of heads).
             texts: The texts.
             writer: Saves finished rows at intervals if the texts form a single batch.
 
@@ -358,8 +358,8 @@ class AuditRunner:
         """Form batches within the memory budget, for all tests that have not run on all texts.
 
         Args:
-            sites_by_test: The sites for every test.
-            finished: Text ids with rows, by test, layer and head.
+            sites_by_test: The sites (heads and groups of heads) for every test.
+            finished: Ids of the texts with saved results, by test, layer and head.
 
         Returns:
             Batches of texts, each with the tests and sites that are still to run on it.
@@ -393,7 +393,7 @@ class AuditRunner:
         influences its own order.
 
         Args:
-            rows: The audit's rows.
+            rows: The audit's rows (values of all statistics for every text and head).
 
         Returns:
             The curve; None if the effects were not measured on both halves, or if the model cannot
@@ -448,7 +448,7 @@ def make_memory_estimator(
     Args:
         adapter: The audited model.
         texts: Texts that will form batches, or a sample of them.
-        sites_by_test: The sites for every test.
+        sites_by_test: The sites (heads and groups of heads) for every test.
         options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
         negligible_bytes: Maximum memory per text with which a full batch fits into the memory
@@ -515,8 +515,8 @@ def plan_batches(
 
     Args:
         texts: The texts.
-        sites_by_test: The sites for every test.
-        finished: Text ids with rows, by test, layer and head.
+        sites_by_test: The sites (heads and groups of heads) for every test.
+        finished: Ids of the texts with saved results, by test, layer and head.
         bytes_per_text: Function that takes a token count and returns the bytes per text in a batch.
         memory_budget: Memory that a batch may take, in bytes.
         batch_size: Largest number of texts per batch.
@@ -578,7 +578,7 @@ def run_batch(
     Args:
         adapter: The audited model.
         batch: The batch.
-        sites_by_test: The tests to run, with their sites.
+        sites_by_test: The tests to run, each with its sites (heads and groups of heads).
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
         on_step_end: Function that is called after each test at each site.
@@ -603,7 +603,7 @@ def compute_rows(
 
     Args:
         observation: A model's output and attention on a batch.
-        sites_by_test: The tests to run, with their sites.
+        sites_by_test: The tests to run, each with its sites (heads and groups of heads).
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
         on_step_end: Function that is called after each test at each site.
@@ -646,7 +646,7 @@ def run_test(
     Args:
         observation: A model's output and attention on a batch.
         name: Test name, or "prediction" for statistics about the model's predictions.
-        site: The site.
+        site: The head, or group of heads.
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
 

@@ -85,8 +85,9 @@ class CompletedWork:
 
         Args:
             texts: The texts.
-            sites_by_test: The sites for every test.
+            sites_by_test: The sites (heads and groups of heads) for every test.
         """
+        # Predictions are stored like the results of a test, but belong to no head.
         all_sites = {**sites_by_test, PREDICTION_TEST: [NO_SITE]}
         self.run_tests(texts, all_sites, self.finished_ids)
         for test, site in list_test_site_pairs(all_sites):

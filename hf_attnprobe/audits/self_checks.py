@@ -185,6 +185,7 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     Returns:
         The tolerance, in the unit of ``number``.
     """
+    # If the audited model is a changed copy, this attribute holds the original model.
     user_model = getattr(adapter, "user_model", adapter.model)
     weights = [*adapter.model.parameters(), *user_model.parameters()]
     dtypes = {weight.dtype for weight in weights}
@@ -333,7 +334,14 @@ def run_preflight_checks(
 def _run_self_checks(
     adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int
 ) -> list[tuple[Sequence[Text], pd.DataFrame]]:
-    """Run the adapter's self-check on texts, in the largest batches that fit into memory.
+    """Check on some texts that an audited model gives the same predictions as the original model.
+
+    The texts form batches, which are halved as often as necessary to fit into memory.
+
+    Args:
+        adapter: The audited model.
+        texts: The texts.
+        pad_token_id: Token id for padding.
 
     Returns:
         The texts and predictions of every batch. Empty for a language model, whose self-check

@@ -362,6 +362,7 @@ def find_word_label_column(source: "datasets.Dataset", requested_column: str | N
     if requested_column is not None:
         return requested_column
     present = [name for name in WORD_LABEL_COLUMNS if name in source.column_names]
+    # The column word_labels is the first usual name and takes precedence over the other names.
     if len(present) > 1 and present[0] != "word_labels":
         raise AttnProbeError(
             f"several columns could contain the word labels: {', '.join(present)}. Choose one with "

@@ -105,7 +105,7 @@ def compare_with_base_and_bound(
     The difference in attention (JSD) is also divided by the largest JSD that is possible.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         model: The adversary.
         examples: The test texts.
 
@@ -208,7 +208,7 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
     """Yield one adversary per λ, all trained with the base model's seed plus 1.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: All values of λ, and the training settings.
     """
     for strength in options.sorted_lambdas():
@@ -254,7 +254,7 @@ def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
     difference (the exact frontier) is computed too. Differences are measured as JSD.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
 
     Returns:
         ``search_jsd``, ``search_tvd`` and, for two classes, ``frontier_jsd``. Their names end with
@@ -401,7 +401,7 @@ def train_adversary(
     loaded, and an interrupted training is continued.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Folder of the adversary's checkpoint.
         lambda_: Weight of the divergence, at least 0.

@@ -142,7 +142,7 @@ def build_retraining_identity(base: BaseModel, splits: Splits, seed: int) -> dic
     An interrupted retraining continues in its folder only if they are unchanged.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         seed: Seed for bootstrap and search.
     """
@@ -297,7 +297,7 @@ def check_same_classes(base: BaseModel, splits: Splits) -> None:
     """Check that the data have the base model's classes, in the same order.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
 
     Raises:
@@ -361,7 +361,7 @@ def train_variant(
     """Train a model from scratch with the base model's settings, or load it from its folder.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Checkpoint folder for the variant.
         changes: Configuration fields that differ from the base model, with their values.
@@ -408,7 +408,7 @@ def compare_with_base(
     """Measure how different the outputs and the attention of two models are on the same texts.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         model: A variant, which was trained like the base model with one change.
         examples: The test texts.
 
@@ -438,7 +438,7 @@ def measure_predictions(
 
     Args:
         base: The base model, whose tokenizer is used.
-        model: The variant.
+        model: The variant, a model trained like the base model with one change.
         examples: The test texts.
         guide: Attention weights that the variant uses in place of its own, if any.
 
@@ -478,7 +478,7 @@ class RetrainingSetup:
     """The inputs that all retraining tests share.
 
     Attributes:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Output folder. It contains one folder per test.
         test_options: Options for every selected test, by name.
@@ -511,7 +511,7 @@ def build_setup(
     """Load the data splits and check that they fit the base model and the tests.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         data: The data that the base model was trained on.
         folder: Output folder.
         seed: Seed for bootstrap and search.
@@ -541,7 +541,7 @@ class VariantResults:
     """Measurements of a test's variants, which :func:`run_retraining_test` adds one by one.
 
     Attributes:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         folder: Test folder.
         labels: The true classes, [texts].
         statistics: Values of each statistic [texts], by statistic name.
@@ -642,7 +642,7 @@ def run_retraining_test(name: str, setup: RetrainingSetup) -> VariantResults:
 
     Args:
         name: Test name. The test's models are stored in a folder with this name.
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
     """
     test = get_retraining_tests()[name]
     options = setup.test_options.get(name) or OPTIONS_BY_TEST[name]()

@@ -92,7 +92,7 @@ def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
     """Yield a model that is trained like the base model, but with equal attention weights.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Not used; this test has no options.
     """
     train = partial(train_variant, changes={"attention": "uniform"})
@@ -147,7 +147,7 @@ def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
     12504, 90754789, 8988812 and 2, but any seeds serve the purpose.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: The number of seeds.
     """
     for seed in list_other_seeds(setup.base.settings.seed, options.n_seeds):
@@ -204,7 +204,7 @@ def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant
     exists or will be trained.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Not used; this test has no options.
     """
     for name, attention in (("uniform", "uniform"), ("trained", "additive")):
@@ -238,7 +238,7 @@ def find_guiding_adversary(setup: RetrainingSetup) -> Path | None:
     Several adversaries have different weights λ. The one closest to Table 3 of the paper is chosen.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
 
     Returns:
         The adversary's folder; None if it was not and will not be trained.
@@ -265,7 +265,7 @@ def make_guided_variant(
     Args:
         name: Variant name.
         statistic: Prefix for its statistic names.
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         load_guide: Function that returns the other model. It is called when the variant is trained.
         changes: Configuration fields that differ from the base model, with their values.
         folder: Checkpoint folder below the test folder.

@@ -119,7 +119,7 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     """Check that a training can hide the words and that the model returns its attention.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Test options with the impermissible words.
 
     Raises:
@@ -206,7 +206,7 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
     """Yield the base model before and after further training with the penalty.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: The words, the penalty and the training settings.
     """
     word_ids = find_word_ids(setup.base.tokenizer, options.words or ())
@@ -383,7 +383,7 @@ def train_with_penalty(
     and batch size. A Transformer is trained as in :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Checkpoint folder.
         word_ids: Impermissible token ids.

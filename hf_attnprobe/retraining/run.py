@@ -287,7 +287,7 @@ def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTr
     """Load a model and check that it has the base model's vocabulary and classes.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         role: ``guide`` for a model whose attention another model must use, or ``uniform`` for a
             model with uniform attention.
         model: Folder or Hub id.

@@ -111,8 +111,8 @@ def grade_retraining(
     """Answer the questions of all retraining tests that were run, such as "Is attention needed?".
 
     Args:
-        statistics: Statistics from all tests.
-        scores: Scores by test.
+        statistics: Statistics from all tests, such as distances between two models.
+        scores: Scores of all models, such as F1, by test.
         beyond_seed: How much farther the adversary's attention is from the base model's than the
             attention with any other seed, see :func:`measure_distance_beyond_seed`.
     """
@@ -368,7 +368,7 @@ def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[
 
     Args:
         statistics: Statistics from the test ``deception``.
-        scores: Scores by test.
+        scores: Scores of all models, such as F1, by test.
 
     Returns:
         Findings by name: ``used_before`` and ``used_after`` (does the model use the words before
@@ -723,8 +723,8 @@ def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Poin
     Each point belongs to a model, or to attention weights that were found without training.
 
     Args:
-        statistics: Statistics of a retraining.
-        scores: Scores by test.
+        statistics: Statistics of a retraining, such as distances between two models.
+        scores: Scores of all models, such as F1, by test.
 
     Returns:
         All points whose statistics exist, in the order of :data:`ATTENTION_SOURCES`, and then by the

@@ -87,7 +87,7 @@ class Results:
     """Results of a study whose steps have run. Each folder is read at most once.
 
     Attributes:
-        plan: The study.
+        plan: The study's steps and tables.
         folder: Study folder.
         jobs_by_step: Jobs by step name.
         rows: Function that takes an audit's folder and returns its statistics.
@@ -307,7 +307,7 @@ def make_grid_tables(results: Results) -> list[ResultTable]:
     an encoder.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     return [_make_grid_table(results, table) for table in results.plan.tables]
 
@@ -520,7 +520,7 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
     """Return Jain & Wallace's tables: rank correlations, adversaries and shuffled weights.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     all_texts = [
         _TextGroup(job, None, results.rows(job.folder)) for job in results.get_jobs("audit")
@@ -717,7 +717,7 @@ def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
     second table is about erasing a single weight.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     audits = [(_get_labels(job), results.rows(job.folder)) for job in results.get_jobs("audit")]
     return [
@@ -816,7 +816,7 @@ def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
     were trained to have other attention (adversaries).
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     change_rows = [_make_change_row(results, job) for job in results.get_jobs("audit")]
     adversary_table = _make_table("harder", _make_adversary_rows(results))
@@ -902,7 +902,7 @@ def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     (a guide), and about models that were trained to attend elsewhere (adversaries).
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     jobs = results.get_jobs("retrained")
     retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
@@ -1024,7 +1024,7 @@ def make_paper_tables(results: Results) -> list[ResultTable]:
     """Return the tables of the paper that a study repeats; empty if it repeats no paper.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     tables = TABLE_MAKERS.get(results.plan.paper or "")
     return tables(results) if tables else []

@@ -93,7 +93,7 @@ def build_study_report(
     """Build the report of a study after all its steps have run.
 
     Args:
-        plan: The study.
+        plan: The study's steps and tables.
         folder: Study folder.
         seconds: Duration of each step, by its folder.
         quick: Whether the quick version was run.
@@ -137,6 +137,7 @@ def _list_notes(
 
 def _list_dataset_sizes(results: Results) -> tuple[DatasetSizes, ...]:
     """Return how many texts each data set has in each split, as recorded by the trainings."""
+    # Models that were trained on the same texts have the same key, so their data is listed once.
     sizes_by_key = {}
     for job in results.plan.jobs:
         sizes = results.read_training_record(job.folder).get("n_texts")

@@ -333,6 +333,7 @@ def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
         job: The step, whose arguments are plain values by name.
         folder: Output folder of the study, which contains the models from earlier steps.
     """
+    # The verb of a step is the command that runs it, such as "train".
     verb = VERBS[job.verb]
     arguments = {name: job.arguments[name] for name in job.arguments if name in verb.argument_names}
     for name in arguments.keys() & set(MODEL_ARGUMENTS):
