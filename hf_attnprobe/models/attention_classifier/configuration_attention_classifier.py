@@ -155,7 +155,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
-                f"num_labels must be at least 2, also for a binary model, got {self.num_labels}"
+                f"num_labels must be at least 2, got {self.num_labels}. Set num_labels=2 for a model "
+                "with two classes."
             )
         if self.hierarchical and self.attention == "guided":
             raise ValueError(
