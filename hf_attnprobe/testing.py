@@ -122,6 +122,7 @@ def _create_edited_attention(observation: Observation, layer: int) -> Tensor:
     """
     attention = observation.attention[layer]
     visible = observation.model.get_visible_keys(observation, layer)
+    # The mask has the axes [batch, queries]; axes for heads and keys are added.
     is_real = visible.any(-1)[:, None, :, None]
     return put_weight_on_least_attended(attention, visible).where(is_real, attention)
 
@@ -191,6 +192,7 @@ def _check_attention(observation: Observation) -> None:
             is_visible_padding = visible & padding[:, None, None]
             _expect(not is_visible_padding.any(), f"layer {layer}: padding is visible")
         sums = attention.sum(-1, keepdim=True)
+        # Rows without visible keys are compared with themselves, so that they always pass.
         ones = torch.ones_like(sums).where(is_real, sums)
         _expect_close(sums, ones, f"rows of attention in layer {layer} to sum to 1")
 
@@ -390,6 +392,7 @@ def _check_inputs(observation: Observation) -> None:
     model = observation.model.require(EditableInputs)
     batch, probs = observation.batch, observation.probs
     content = batch.content_mask
+    # A mask that is False everywhere erases nothing. Its first axis counts the copies of the batch.
     nothing = torch.zeros_like(content)[None]
     unchanged = model.erase_inputs(observation, nothing)[0]
     _expect_close(unchanged, probs, "the same probabilities if nothing is erased")
@@ -457,6 +460,7 @@ def _check_linear_readout(observation: Observation) -> None:
     for attention in (observation.attention[site.layer], edit):
         # Select the only head and query, and add an axis for the classes.
         weights = attention[:, 0, 0, :, None]
+        # The bias is part of every token's logits, but is added only once.
         expected = (weights * (logits - bias)).sum(1) + bias
         probs = observation.model.replay(observation, {site.layer: attention[None]})[0]
         message = "probabilities to be the softmax of Σ a_t token_logits_t"

@@ -130,7 +130,7 @@ class CostModel:
         if cost_key not in self._n_tokens:
             test, _ = cost_key
             keys_of_test = [key for key in self._n_tokens if key[0] == test]
-            keys = keys_of_test or [*self._n_tokens]
+            keys = keys_of_test or list(self._n_tokens)
         n_tokens = sum(self._n_tokens[key] for key in keys)
         n_seconds = sum(self._seconds[key] for key in keys)
         return n_seconds / n_tokens if n_tokens else 0.0

@@ -143,7 +143,7 @@ def select_example_texts(
         ]
     else:
         text_by_id = {text.example_id: text for text in runner.texts}
-        example_by_id = _select_examples(examples, {*reasons})
+        example_by_id = _select_examples(examples, set(reasons))
         example_texts = []
         for example_id, reason in reasons.items():
             runner.progress.start_report("texts with their scores")
@@ -316,11 +316,11 @@ def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str
 
 
 def choose_displayed_site(rows: Rows) -> Site | None:
-    """Choose the site whose attention a report displays.
+    """Choose the head, or group of heads, whose attention a report displays.
 
     The first available choice is used:
 
-    1. the site that represents the model, such as the mean over all heads;
+    1. the attention that represents the model, such as the mean over all heads;
     2. the head whose ablation (or, if this was not measured, the shuffling of its attention weights)
        changes the output most;
     3. the first tested head;

@@ -548,7 +548,7 @@ def estimate_audit(
     with open_audit(audit, saved_folder, progress) as (runner, _):
         heads = audit.selection.heads[: options.screen]
         sites_by_test = list_sites_by_test(
-            [*runner.options], runner.adapter, heads, audit.selection.groups
+            list(runner.options), runner.adapter, heads, audit.selection.groups
         )
         runner.warm_up({**sites_by_test, PREDICTION_TEST: [NO_SITE]})
         finished = read_finished_ids(runner.folder)

@@ -573,7 +573,7 @@ def run_batch(
     on_step_end: Callable[[], object] = _do_nothing,
     writer: PartialWriter | None = None,
 ) -> pa.Table:
-    """Run the model on a batch, run tests at their sites, and return the rows.
+    """Run the model and several tests on a batch, and return the results as a table.
 
     Args:
         adapter: The audited model.
@@ -641,7 +641,7 @@ def run_test(
     *,
     seed: int,
 ) -> dict[str, torch.Tensor]:
-    """Run one test at one site and return its statistics.
+    """Run one test on one head, or one group of heads, and return its statistics.
 
     Args:
         observation: A model's output and attention on a batch.

@@ -192,7 +192,10 @@ def run_within_time(
 def _sort_by_cost(
     completed: CompletedWork, progress: AuditProgress, sites_by_test: SitesByTest
 ) -> list[str]:
-    """Sort the tests that have sites by estimated seconds per text, with the cheapest first."""
+    """Sort tests by their estimated duration for one text, with the shortest first.
+
+    Tests that run on no head are left out.
+    """
     first_text = completed.texts[:1]
 
     def estimate_cost(test: str) -> float:
@@ -250,10 +253,11 @@ def _run_in_portions(
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """List the tests whose questions have a given role in the verdict.
+    """List the tests that answer the questions with a given role in the report.
 
     Args:
-        role: Role of the questions: "score", "effect" or "part".
+        role: Role of the questions: the deciding "score", a "part" of it, or an "effect" without
+            which there is nothing to explain.
 
     Returns:
         Test names.
@@ -350,7 +354,7 @@ def run_tests(
     Raises:
         AttnProbeError: If the time limit is too short for any test.
     """
-    tests, groups, heads = [*runner.options], [*selection.groups], selection.heads
+    tests, groups, heads = list(runner.options), list(selection.groups), selection.heads
     completed = load_completed_work(runner)
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
     if time_limit is not None:

@@ -357,7 +357,7 @@ def _run_self_checks(
             adapter, batch, adapter.observe(batch).probs
         )
         columns = {name: values.tolist() for name, values in statistics.items()}
-        return pd.DataFrame(columns, index=[*batch.example_ids])
+        return pd.DataFrame(columns, index=list(batch.example_ids))
 
     results: list[tuple[Sequence[Text], pd.DataFrame | None]] = []
     for batch_texts in split_for_model(adapter, texts):

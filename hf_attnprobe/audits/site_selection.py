@@ -205,7 +205,7 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
                 "--head-sets 'shared' needs heads that share their keys, but this model has none. "
                 "Remove 'shared'."
             )
-        head_sets += [[*members] for members in adapter.shared_heads]
+        head_sets += [list(members) for members in adapter.shared_heads]
     return head_sets
 
 
@@ -464,7 +464,9 @@ def assign_half(example_id: int) -> int:
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Check that both halves of the texts contain a text, which the option ``screen`` requires.
+    """Check that the texts can be divided into two halves, as the option ``screen`` requires.
+
+    This option selects heads for one half of the texts by their effects on the other half.
 
     Args:
         example_ids: Ids of the audited texts.
@@ -482,7 +484,7 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
 def assign_screened_sites(
     texts: Sequence[Text], screen_rows: Rows, sites: Sequence[Site], n_sites: int
 ) -> list[tuple[list[Text], list[Site]]]:
-    """Choose sites for each half of the texts by their effects on the other half.
+    """Choose heads for each half of the texts by their effects on the other half.
 
     If a head is chosen because its effect on some texts is large, this effect is partly due to
     chance. Its effect on the other half of the texts is free from this selection bias.

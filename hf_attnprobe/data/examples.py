@@ -428,11 +428,12 @@ def _drop_missing_columns(
     A recipe contains the column names of a data set on the Hub. A local copy often has columns
     named `text` and `label` instead. Columns that the user named are never removed.
     """
+    # The names of all columns in all splits.
     present = {name for examples in splits.values() for name in examples.column_names}
     usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
     for field_name, usual_columns in usual_names.items():
         recipe_columns = {*list_columns(getattr(recipe, field_name))}
-        substitutes = present & {*usual_columns}
+        substitutes = present & set(usual_columns)
         is_user_choice = user_fields.get(field_name) is not None
         if not is_user_choice and substitutes and not recipe_columns <= present:
             # Without a column name, the columns with usual names are read.
@@ -572,7 +573,7 @@ def _build_dataset(
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def make_class_feature(names: tuple[str, ...] | None) -> Any:
-        return _make_feature("int64") if names is None else ClassLabel(names=[*names])
+        return _make_feature("int64") if names is None else ClassLabel(names=list(names))
 
     label_features = {
         "classes": make_class_feature(labels.names),

@@ -407,7 +407,7 @@ class Answers(Data):
                 "found no column with passages. Choose one of the columns "
                 f"{', '.join(present)} with --context-column."
             )
-        unused_fields = {*QUESTION_FIELDS} - {*question_fields}
+        unused_fields = set(QUESTION_FIELDS) - set(question_fields)
         return {name: column for name, column in columns.items() if name not in unused_fields}
 
 

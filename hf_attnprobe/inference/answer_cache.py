@@ -48,7 +48,9 @@ class AnswerCache:
         if self.file is None:
             return
         # The first line break ends any incomplete line that a killed run has left.
-        lines = [f"\n{json.dumps([name, [*token_ids]])}\n" for name, token_ids in answers.items()]
+        lines = [
+            f"\n{json.dumps([name, list(token_ids)])}\n" for name, token_ids in answers.items()
+        ]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as stream:

@@ -440,7 +440,7 @@ def tokenize_answer(
         answer = f" {answer}"
     joint_ids, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
     n_prompt = len(prompt_ids)
-    if joint_ids[:n_prompt] == [*prompt_ids] and len(joint_ids) > n_prompt:
+    if joint_ids[:n_prompt] == list(prompt_ids) and len(joint_ids) > n_prompt:
         return joint_ids[n_prompt:]
     answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
     joint_text = _decode(tokenizer, [*prompt_ids, *answer_ids])
@@ -450,12 +450,12 @@ def tokenize_answer(
             f"{name}. If the prompt ends with a space, move this space to the start of the "
             "answer."
         )
-    return [*answer_ids]
+    return list(answer_ids)
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Decode token ids to a string without corrections to its spaces."""
-    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
+    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
@@ -472,7 +472,7 @@ def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
     for n_tokens in range(1, len(ids) + 1):
         if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
-    return [*ids]
+    return list(ids)
 
 
 # --- Generation ----------------------------------------------------------------------------------
@@ -840,7 +840,7 @@ def _encode_prompt(
     units = find_units(prompt, data.units, offsets, is_listed=is_listed)
     unit_ids = assign_units(prompt.text, units, offsets)
     # Small units, such as words, may share a token, so that one of them has none.
-    units_without_tokens = sorted({*range(len(units))} - {*unit_ids})
+    units_without_tokens = sorted({*range(len(units))} - set(unit_ids))
     if units_without_tokens:
         unit_text = prompt.text[slice(*units[units_without_tokens[0]])]
         raise AttnProbeError(
@@ -930,7 +930,7 @@ def _reuse_answer(
     n_prompt = reference_row["labelled"].count(0)
     reference_prompt_ids = reference_row["input_ids"][:n_prompt]
     answer_ids = reference_row["input_ids"][n_prompt:]
-    has_same_prompt = reference_prompt_ids == [*prompt_ids]
+    has_same_prompt = reference_prompt_ids == list(prompt_ids)
     if has_same_prompt and _decode(tokenizer, answer_ids) == reference_row["answer"]:
         return answer_ids
     return tokenize_answer(tokenizer, prompt, prompt_ids, reference_row["answer"], name)

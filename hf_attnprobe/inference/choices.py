@@ -204,7 +204,7 @@ def tokenize_choices(
         for row, row_pairs in pairs_by_row.items()
         if len(row_pairs) == n_choices
     ]
-    return TokenizedSplit([*texts], len(ids) - len(texts), tokenized_pairs.n_truncated)
+    return TokenizedSplit(list(texts), len(ids) - len(texts), tokenized_pairs.n_truncated)
 
 
 def _flatten_choices(

@@ -133,7 +133,7 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
     names = get_label_names(examples)
     model_indices = _match_names(classes, names, has_names)
     converted = {-1: -1}
-    for label in sorted({*labels} - {-1}):
+    for label in sorted(set(labels) - {-1}):
         model_index = model_indices[label]
         if model_index is None:
             raise AttnProbeError(

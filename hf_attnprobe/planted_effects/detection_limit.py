@@ -162,11 +162,15 @@ class DetectionLimitReport(DocumentedResult):
     rows: pd.DataFrame
 
     def build_document(self) -> Document:
-        """Return the report as a document."""
+        """Return the report as a document with sections and tables.
+
+        The model's weights were changed so that a head has a known effect on the output (a planted
+        effect of a given dose). The tables state which effects the tests detect.
+        """
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         provenance = (
             f"{self.model} was measured on {self.n} texts of {self.dataset} with seed {self.seed}, "
-            f"in {self.seconds:.0f} s of processor time. Versions: "
-            f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
+            f"in {self.seconds:.0f} s of processor time. Versions: {versions}."
         )
         planted_tables = [_make_table(self.planted, "Heads with a planted effect")]
         planted_tables += [_make_table(self.effects, "Mean effect of each dose")]
@@ -212,7 +216,7 @@ def _make_table(records: Sequence[Record], caption: str) -> Table:
     for record in records:
         columns.update(dict.fromkeys(record))
     rows = [[record.get(name) for name in columns] for record in records]
-    return Table([*columns], rows, caption)
+    return Table(list(columns), rows, caption)
 
 
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:

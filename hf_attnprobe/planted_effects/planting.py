@@ -125,7 +125,10 @@ def find_unused_token(
     Raises:
         AttnProbeError: If every token occurs in some text.
     """
-    tokens_in_texts = {token for text in texts for ids, _ in text.sequences for token in ids}
+    tokens_in_texts: set[int] = set()
+    for text in texts:
+        for ids, _ in text.sequences:
+            tokens_in_texts.update(ids)
     unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special_ids))
     if not unused_tokens:
         raise AttnProbeError(
@@ -363,6 +366,7 @@ def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
     next_ids = inputs["input_ids"][:, 1:]
     is_answer = inputs["labelled"][:, 1:].bool()
     log_probs = logits[:, :-1].log_softmax(-1)
+    # Select the log-probability of the token that actually follows.
     token_log_probs = log_probs.gather(-1, next_ids[..., None])[..., 0]
     answer_log_prob = (token_log_probs * is_answer).sum(-1)
     # The upper bound avoids the logarithm of 0.
@@ -488,6 +492,7 @@ def _compute_value_effect(
         values = probe.get_submodule(module)(recorded.states)
         gradient = gradient[:, None]
         token_weight = recorded.attention[:, 0, 0].detach()
+    # The additional axis broadcasts over the entries of a value vector.
     is_other = _mask_other_tokens(text)[..., None]
     total = (values * is_other).sum(1, keepdim=True)
     mean = total / is_other.sum(1, keepdim=True)

@@ -205,7 +205,10 @@ def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
     },
 )
 def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
-    """Yield one adversary per λ, all trained with the base model's seed plus 1.
+    """Yield adversaries: models that imitate the base model's output with other attention.
+
+    There is one adversary for each λ, the weight of different attention in the loss. All of them
+    are trained with the base model's seed plus 1.
 
     Args:
         setup: Inputs that all tests share, such as the base model and the texts.
@@ -223,10 +226,10 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
 
 
 def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tensor:
-    """Divide each text's JSD by its largest possible value.
+    """Divide the distance of two models' attention by its largest possible value, for each text.
 
     Args:
-        divergence: JSD between the attention of a model and the base model, [texts].
+        divergence: Distance (JSD) between the attention of a model and the base model, [texts].
         bound: Largest JSD that any attention can have from the base model's, [texts].
         outputs: The base model's outputs, for the example ids in the error message.
 

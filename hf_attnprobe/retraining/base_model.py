@@ -432,9 +432,9 @@ def measure_predictions(
     examples: "datasets.Dataset",
     guide: Guide | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the output probabilities of a variant on the test texts.
+    """Compute a model's probabilities on the test texts.
 
-    Unlike :func:`compare_with_base`, this does not compare the variant with the base model.
+    Unlike :func:`compare_with_base`, this does not compare the model with the base model.
 
     Args:
         base: The base model, whose tokenizer is used.

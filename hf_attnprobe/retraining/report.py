@@ -588,7 +588,7 @@ def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
         for statistic in test_statistics:
             cells_by_field = statistic.build_table_row()
             rows.append([cells_by_field[field] for field in STATISTIC_COLUMNS.values()])
-        table = Table([*STATISTIC_COLUMNS], rows, caption=f"Statistics of {test}")
+        table = Table(list(STATISTIC_COLUMNS), rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(test_statistics)} numbers and their meaning"
         yield Collapsible(title, [sentences, table])
 

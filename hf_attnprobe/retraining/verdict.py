@@ -452,7 +452,7 @@ def _make_finding(
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
-    """Build a finding with the value, interval and text count of an estimate."""
+    """Build the answer to a question, with the number from which it was derived."""
     return Finding(
         rule, answer, sentence, estimate.value, estimate.ci95, estimate.n or 0, yardsticks or {}
     )

@@ -280,7 +280,7 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     for test, test_options in options_by_test.items():
         for name, value in test_options.items():
             assignments.append(f"{test}.{name}={format_option_value(value)}")
-    settings |= {"tests": [*options_by_test] or None, "set": assignments or None}
+    settings |= {"tests": list(options_by_test) or None, "set": assignments or None}
     return shlex.join(["attnprobe", verb, *_format_flags(settings)])
 
 

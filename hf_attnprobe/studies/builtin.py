@@ -479,11 +479,11 @@ QUICK_ROOM = StudySettings(
 
 
 def room(steps: Steps) -> None:
-    """How do model size and text length change the room an adversary has?
+    """How does the largest possible change of attention depend on model size and text length?
 
     Add the steps and tables of this study to a plan: for every data set and encoder size, train a
-    model and audit it. The room of an adversary is the largest change of the attention that leaves
-    the output nearly unchanged.
+    model and audit it. The audit measures the largest change of the attention that leaves the
+    output nearly unchanged.
     """
     settings = QUICK_ROOM if steps.quick else ROOM
     for cell in steps.grid(**settings.grid):

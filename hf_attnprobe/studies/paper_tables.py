@@ -241,6 +241,7 @@ def compute_ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
     Returns:
         One value for each text, NaN if b is 0; None if a test was not run.
     """
+    # Without a slash, the denominator is an empty string.
     numerator, _, denominator = statistic.partition("/")
     if not denominator:
         return rows.get(numerator)
@@ -525,7 +526,9 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
     all_texts = [
         _TextGroup(job, None, results.rows(job.folder)) for job in results.get_jobs("audit")
     ]
-    groups = [part for group in all_texts for part in _divide_by_class(results, group)]
+    groups = []
+    for group in all_texts:
+        groups += _divide_by_class(results, group)
     return [
         _make_table("correlation", _make_correlation_rows(groups)),
         _make_table("overall", _make_overall_rows(all_texts)),
@@ -744,9 +747,11 @@ def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
     """
     for (dataset, architecture, encoder), rows in audits:
         published_datasets = PUBLISHED.fraction_to_flip if architecture == "FLAN" else {}
+        # A data set that the paper does not use is compared with the most similar one.
         nearest_dataset = PUBLISHED.nearest.get(dataset, dataset)
         published_medians = published_datasets.get(nearest_dataset, {}).get(encoder, {})
         for order, *values in _make_order_cells(rows):
+            # Rows for all random orders together have a suffix in their names.
             published = published_medians.get(order.removesuffix(POOLED_SUFFIX))
             yield dataset, architecture, encoder, order, *values, published
 

@@ -299,7 +299,7 @@ def _find_unfinished_steps(
                 f"the texts of {job.arguments['dataset']} have changed since step {job.folder} was "
                 "run. Choose another --output-dir."
             )
-        if unfinished & {*job.depends_on}:
+        if unfinished & set(job.depends_on):
             unfinished.add(job.folder)
     return unfinished
 

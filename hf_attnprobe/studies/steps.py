@@ -113,7 +113,10 @@ class StudyOptions(Options):
 
     @property
     def replacements(self) -> dict[str, Any]:
-        """Arguments that the user set. They replace the study's arguments in every step."""
+        """Arguments that were set on the command line.
+
+        They replace the study's arguments in every step.
+        """
         names = (
             "dataset_config",
             "text_column",
@@ -248,6 +251,7 @@ def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Seque
         AttnProbeError: If another step runs for values, such as seeds, that this step does not have.
     """
     jobs_by_column = [jobs[column.step] for column in table.columns]
+    # All jobs of a step depend on the same lists, so that the first job is enough.
     row_jobs = max(jobs_by_column, key=lambda step_jobs: len(step_jobs[0].cell))
     for step_jobs in jobs_by_column:
         missing_lists = [name for name in step_jobs[0].cell if name not in row_jobs[0].cell]
@@ -268,6 +272,7 @@ def name_dataset(dataset: str) -> str:
     Args:
         dataset: A name, a Hub id, a folder, or ``name=folder``.
     """
+    # `equals` is an empty string if there is no "=".
     name, equals, _ = dataset.partition("=")
     if equals or dataset in RECIPES:
         return name
@@ -582,7 +587,7 @@ class Steps:
                 if isinstance(column_fields, str):
                     fields = {"statistic": column_fields}
                 with prefix_errors(f"table {title!r}, column {name!r}: "):
-                    check_known_names("field", fields, [*StudyColumn.__dataclass_fields__])
+                    check_known_names("field", fields, list(StudyColumn.__dataclass_fields__))
                     table_columns.append(StudyColumn(name, step, **fields))
                     self._check_column(table_columns[-1], by_length=bool(lengths))
         with prefix_errors(f"table {title!r}: "):

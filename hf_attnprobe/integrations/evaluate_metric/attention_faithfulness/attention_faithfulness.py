@@ -244,7 +244,7 @@ def _check_texts(predictions: Any) -> None:
     expected_feature = _get_text_feature(dicts[0]) if dicts else SINGLE_TEXT
     for row, text in enumerate(predictions):
         if dicts and isinstance(text, Mapping):
-            description = f"is a dict with the keys {[*text]}"
+            description = f"is a dict with the keys {list(text)}"
             has_expected_keys = set(text) == set(expected_feature)
             is_valid = has_expected_keys and all(isinstance(part, str) for part in text.values())
         else:
