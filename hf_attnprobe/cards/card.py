@@ -116,9 +116,9 @@ BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above
 END_COMMENT = "<!-- attnprobe card: end -->"
 """Comment at the end of the generated part of a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Front matter fields that contain entries of the user and generated entries.
+"""Front matter fields with lists to which generated entries are appended.
 
-Generating a card does not remove the user's entries.
+For example, a README with the tag "a" keeps this tag and gets the generated tags after it.
 """
 
 

@@ -175,7 +175,10 @@ class AdversarialResult:
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:
-    """Raise AttnProbeError if the exact method is requested for an unsuitable model."""
+    """Raise AttnProbeError if the exact method is requested for a model that it does not support.
+
+    It supports models with two classes and with logits that are linear in the attention.
+    """
     token_logits = observation.token_logits
     is_binary = token_logits is not None and token_logits.shape[-1] == 2
     if options.method == "exact" and not is_binary:
@@ -342,7 +345,17 @@ def find_replaced_rows(observation: Observation, layer: int, query: int | None) 
 
 
 def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
-    """Draw standard normal values for visible keys, ``[starts, batch, queries, keys]``."""
+    """Draw random numbers from the standard normal distribution, one per attention weight.
+
+    Args:
+        visible: Which keys each query can attend to, bool ``[batch, queries, keys]``.
+        example_ids: Ids of the texts.
+        n_starts: Number of random starting points of a search.
+        seed: Seed for the draw.
+
+    Returns:
+        Numbers ``[starts, batch, queries, keys]``; 0 for padding.
+    """
     is_visible = visible.cpu().numpy()
     noise = np.zeros((n_starts, *is_visible.shape))
     for row, example_id in enumerate(example_ids):

@@ -737,6 +737,7 @@ def _replay_without_weights(
     def erase(layer: int, attention: Tensor) -> Tensor:
         # Axes for heads and queries are added to the masks.
         keys = model.get_unit_positions(observation, layer, is_erased)[:, :, None, None]
+        # Only visible keys (no padding) can receive the weight of the erased keys.
         movable = model.get_visible_keys(observation, layer)[:, None]
         return zero_out(attention, keys, renormalise=renormalise, movable=movable)
 
@@ -915,6 +916,7 @@ def _compare_with_all_weights(
     changes = jsd(original_probs, logits.softmax(-1))
     top_index = top[:, None]
     top_change = changes.gather(-1, top_index)[:, 0]
+    # The change for the largest weight is set to 0, so that only other weights are summed.
     other_changes = changes.masked_fill(~content, 0).scatter(-1, top_index, 0)
     n_others = content.sum(-1) - 1
     mean_change = other_changes.sum(-1) / n_others

@@ -137,7 +137,10 @@ def add_layer_sites(sites: Sequence[Site]) -> list[Site]:
 
 
 def _check_flow_length(preview: AuditPreview, options: Explanations) -> None:
-    """Raise AttnProbeError if attention flow is requested but all texts are too long for it."""
+    """Raise AttnProbeError if attention flow is requested but all texts are too long for it.
+
+    The option ``flow_positions`` is the length up to which the flow is computed, 0 for never.
+    """
     n_positions = int(preview.shortest_text.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(

@@ -436,7 +436,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
 
 
 def _measure_losses(observation: Observation, operator: str, removed: Tensor) -> Tensor:
-    """Measure the probability loss when units are removed.
+    """Remove units, and measure how much the probability of the model's decision falls.
 
     Args:
         observation: Model outputs and attention for a batch.

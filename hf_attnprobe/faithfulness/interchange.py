@@ -268,6 +268,7 @@ def _draw_other_units(
 
     random_scores = compute_ranking(observation, Site(), "random", seed=seed).double()
     random_scores = random_scores.masked_fill(~is_candidate, -torch.inf)
+    # The units with the largest random scores are drawn.
     drawn_units = random_scores.topk(n_drawn, dim=-1)
     is_missing = drawn_units.values.isinf()
     return drawn_units.indices.masked_fill(is_missing, -1).t()

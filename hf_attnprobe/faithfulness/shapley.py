@@ -321,6 +321,7 @@ class _RemovalGame:
         unit_index = self.unit_index.expand(len(sets), -1, -1)
         removed = sets.gather(-1, unit_index) & self.content
         if self.options.by == "attention":
+            # A set can contain all units of a text, so all weights may be 0.
             probs = predict_without_weights(self.observation, self.site, removed, all_zero=True)
         else:
             probs = predict_without_units(self.observation, self.options.by, removed)

@@ -111,8 +111,8 @@ SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 """Names of the rankings that are only used to guess the source of an answer. The source is the unit
 whose deletion makes the answer least probable."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
-"""Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
-answer's log-probability when the first k units of a ranking are deleted."""
+"""Names of the rankings whose first units are never deleted together. For all other rankings, this
+shows how much the answer's log-probability falls without the first k units (the top-k drop)."""
 MAX_UNITS_OF_SHORT_PASSAGE = 4
 """Largest number of units in a passage that is too short for a rank correlation. Two orders of so
 few units often agree by chance."""
@@ -506,7 +506,9 @@ def _measure_drops(
 
 
 def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the loss when the first k units in each ranking are deleted, for several k.
+    """Measure how much the answer's log-probability falls without the first k units of a ranking.
+
+    This is done for all rankings, and for k = 1, 3 and 5.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -520,6 +522,7 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
     top_counts = torch.tensor(TOP_COUNTS, device=content.device)[:, None]
     has_enough_units = content.sum(-1) >= 2 * top_counts
     deletable = content & has_enough_units[..., None]
+    # [rankings, k, batch, keys]
     deleted = (turns[:, None] < top_counts[..., None]) & deletable
     losses = measure_losses_without(observation, deleted.flatten(0, 1))
     losses = losses.unflatten(0, deleted.shape[:2])
@@ -586,14 +589,15 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
         exact_units: Number of units up to which a passage is short enough.
 
     Returns:
-        The answer's losses in nats, and whether the greedy answer changes, each
-        ``[2^units, batch]``. The sets have the same order as in
-        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all losses are
-        0 and no answer changes.
+        The losses of the answer's log-probability in nats, and whether the model would generate a
+        different answer (with greedy decoding), each ``[2^units, batch]``. The sets have the same
+        order as in :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all
+        losses are 0 and no answer changes.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
+        # Nothing is deleted from longer passages.
         content = content & (content.sum(-1, keepdim=True) <= exact_units)
         positions = aopc.list_unit_positions(content)
         is_unit = content.gather(1, positions)

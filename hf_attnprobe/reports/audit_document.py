@@ -341,10 +341,12 @@ def _describe_calibration(report: AuditResult) -> str | None:
     None for language models, and if other thresholds were set.
     """
     question_set = choose_question_set(index_by_rule(report.findings))
+    # The calibration table has no scores for the question "uniqueness".
     findings = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
     # A finding stores its thresholds only if they are not the default ones.
     has_user_thresholds = any(f.partly is not None for f in report.findings)
-    if question_set is ANSWER_SET or has_user_thresholds or not findings:
+    is_language_model = question_set is ANSWER_SET
+    if is_language_model or has_user_thresholds or not findings:
         return None
     numbers = {f.rule: f.value for f in findings if not math.isnan(f.value)}
     return f"{load_calibration_table().sentence} {describe_nearest_kinds(numbers)}"

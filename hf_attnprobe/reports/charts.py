@@ -39,9 +39,10 @@ With more classes, all texts form one series, because many series are hard to di
 """
 
 EXACT_DISTANCE_LABEL = "exact"
-"""Legend label for distances between attention weights that are exact in all texts.
+"""Label in a chart's legend if the chart shows exact distances for all texts.
 
-Other distances are lower bounds, because a search may miss the largest distance.
+The distance is the largest change of attention that keeps the output nearly the same. If it is not
+exact, it is the largest change that a search found.
 """
 
 NO_INTERVAL = (float("nan"), float("nan"))

@@ -613,6 +613,7 @@ def compare_statistics(
         pairs.append(_build_pair(first_frame[columns], other_frame[columns], ids))
     differences_by_audit = _compute_differences(pairs, seed)
     means_by_audit = [_collect_means(report, first=first) for report in reports]
+    # A key consists of the test, the statistic, the layer and the head.
     statistics = []
     for key in means_by_audit[0]:
         differences = tuple(by_key.get(key) for by_key in differences_by_audit)

@@ -199,7 +199,10 @@ class ModelPair:
 
     @property
     def aligned_frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Both data frames, sorted by text id. If the models are paired, only common texts remain."""
+        """Both data frames, sorted by text id.
+
+        If the models are paired (evaluated on the same data), only texts in both frames remain.
+        """
         first, other = self.first.sort_index(), self.other.sort_index()
         if not self.paired:
             return first, other

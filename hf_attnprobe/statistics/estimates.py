@@ -137,6 +137,7 @@ def compute_share_interval(
     misses = n - hits
     # Probability outside of the interval, on each side.
     tail = (1 - level) / 2
+    # Both ends are quantiles of beta distributions.
     low = betaincinv(hits, misses + 1, tail)
     high = betaincinv(hits + 1, misses, 1 - tail)
     # The quantiles are undefined for 0 hits and for 0 misses.
