@@ -199,8 +199,9 @@ def format_duration(seconds: float) -> str:
 def silence_libraries() -> Iterator[None]:
     """Switch off progress bars and warnings of other libraries inside a ``with`` block.
 
-    These are the progress bars of Transformers and datasets, and the warnings of Transformers. The previous settings are restored at the end of the ``with`` block. It can also be used as a
-    decorator: ``@silence_libraries()``.
+    These are the progress bars of Transformers and datasets, and the warnings of Transformers. The
+    previous settings are restored at the end of the block. It can also be used as a decorator:
+    ``@silence_libraries()``.
     """
     with _silence_transformers(), silence_datasets():
         yield

@@ -77,6 +77,7 @@ class _ClassComparison(NamedTuple):
             bool with the same shape. If both logits are equal, the class with the lower index
             wins.
         """
+        # At a margin of 0, the explained class only loses to a rival with a lower index.
         return torch.where(self.rival_wins_ties.unsqueeze(-1), margins <= 0, margins < 0)
 
 

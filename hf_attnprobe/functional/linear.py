@@ -216,9 +216,10 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 def _find_farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Find the farthest attention that changes the probability by at most ε, for each ε.
+    """Find the attention with the largest JSD that changes the probability by at most ε.
 
-    This implements :func:`epsilon_max_jsd` for a part of the batch, in float64.
+    This implements :func:`epsilon_max_jsd` for a part of the batch, in float64. All values of ε are
+    processed one after the other.
     """
     if mask.shape[-1] < 2:
         zero_jsd = attention.new_zeros(len(epsilons), len(attention))
@@ -661,10 +662,10 @@ class EdgeEnds(NamedTuple):
     is_found: Tensor
 
     def build_attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Build the attention weights at each of the outermost feasible points.
+        """Convert points on edges to attention weights, with all weight on two tokens.
 
         Args:
-            attention: original attention, [batch, keys], which replaces points that were not
+            attention: original attention, [batch, keys], which is returned for points that were not
                 found.
             first: index of the first token with weight, [batch, ends].
             second: index of the second token with weight, [batch, ends].

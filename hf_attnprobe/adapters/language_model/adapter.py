@@ -726,13 +726,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Gradients
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient of the explained probability with respect to the attention.
+        """Compute how the explained probability depends on the attention to each unit (gradient).
 
         The attention to a unit is the sum of the weights of its tokens. If it changes, the weights
         of all its tokens change by the same factor.
         """
         layer_sums: list[Tensor] = []
 
+        # This edit does not change the attention. It only stores the sums in each layer, for which
+        # the gradient is computed afterwards.
         def require_gradient(
             layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns
         ) -> Tensor:

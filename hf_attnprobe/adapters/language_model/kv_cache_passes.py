@@ -372,7 +372,8 @@ class PromptRunner(HookedTransformer):
             The pass, and the scores that it should give.
         """
         position = torch.arange(ids.shape[1], device=ids.device)[None]
-        # The token in the middle is the only unit, and the last token is the answer.
+        # The token in the middle is the only unit, and the last token is the answer. A token has
+        # the unit id 0 if it is in the unit, and otherwise −1.
         inputs = {
             "input_ids": ids,
             "unit_ids": (position == ids.shape[1] // 2).long() - 1,

@@ -335,10 +335,11 @@ class AttentionHook(TorchFunctionMode):
             Edited weights in the same shape.
         """
         layer = self.first_layer + len(self.names)
+        # The last name on the stack is that of the innermost running module.
         self.names.append(self.stack[-1])
         standard_form = standardise_form(weights, scores, self._n_heads, self.n_keys)
         edited = self.edit(layer, standard_form.weights, standard_form.scores).to(weights.dtype)
-        # The same weights in the standard shape and in the model's own shape.
+        # The result contains the same weights in the standard shape and in the model's own shape.
         edited, own_form = standard_form.restore(edited)
         if self.output_hook is not None:
             self.output_hook.start_following(layer, edited, own_form)
@@ -707,16 +708,16 @@ class SubstituteValues(NamedTuple):
         states: Tensor,
         attention: Tensor,
     ) -> Self:
-        """Create substitute values, which some heads read instead of their own values.
+        """Create value vectors that some heads use instead of their own ones.
 
         Args:
-            heads: Indices of the heads that read substitute values.
-            query: The only query that reads them, or None for all queries.
+            heads: Indices of the heads that use substitute values.
+            query: The only query that uses them, or None for all queries.
             states: One substitute value per text and listed head, `[batch, listed heads, width]`.
             attention: The layer's attention weights, `[batch, heads, queries, keys]`.
 
         Returns:
-            The substitute values, with zeros for heads that do not read them.
+            The substitute values, with zeros for heads that do not use them.
         """
         values = states.new_zeros(len(states), attention.shape[1], states.shape[-1])
         values[:, heads] = states

@@ -511,8 +511,8 @@ class PartialReplay:
         Args:
             layer: Number of the lowest edited layer.
             edited: New attention weights in this layer, `[copies, batch, heads, queries, keys]`.
-            edit_above: Edit for the layers above, which receives `copies · batch` texts; None for
-                no edit.
+            edit_above: Function that edits the attention in the layers above, for `copies · batch`
+                texts; None for no edit.
 
         Returns:
             Scores `[copies, batch, ...]`.
@@ -526,6 +526,7 @@ class PartialReplay:
             # Unchanged weights have gradients too, so no row may be skipped.
             differs = torch.ones_like(differs)
         head_differs = differs.flatten(0, 1).any(-1).any(0)
+        # If no weight changes, the first head is computed, because at least one is needed.
         heads = head_differs.nonzero()[:, 0].tolist() or [0]
         weight_change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:

@@ -185,6 +185,7 @@ class HookedTransformer:
             Scores `[copies, batch, scores]`.
         """
 
+        # Only the layers after the last block run, because all blocks return recorded outputs.
         def run_head(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
             last_output = replace_first_tensor(outputs[-1], hidden)
             return self.compute_logits(inputs, None, (*outputs[:-1], last_output))

@@ -96,8 +96,8 @@ class TaskHead:
         """Return the inputs unchanged, because the model makes one prediction per text.
 
         Subclasses override this method if the model makes one prediction per token. They then add
-        inputs that record the tokens from which the prediction is read, such as `reads`. With
-        these inputs, the same tokens are found again in a shortened text.
+        inputs that mark the tokens whose predictions are used, such as `reads`. With these inputs,
+        the same tokens are found again in a shortened text.
 
         Args:
             inputs: Inputs for the whole texts.
@@ -178,7 +178,7 @@ class RegressionHead(TaskHead):
     """Head for models that predict one number or several numbers."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Convert predicted numbers to prediction vectors, which can be compared like probabilities.
+        """Convert predicted numbers to vectors that can be compared like probabilities.
 
         Each number y becomes two entries d and -d, with d = (y - origin) / scale. The entries are
         divided by the count of numbers. The total variation distance between two such vectors is

@@ -210,16 +210,17 @@ def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
-        first: Mask for the first text, ``[batch, keys]``.
-        answer_token_ids: One token id per label.
+        first: 1 at the positions of the first text and 0 elsewhere, ``[batch, keys]``.
+        answer_token_ids: Token id of the word for each label.
 
     Returns:
-        Label mask, bool ``[batch, classes]``.
+        Which labels are possible, bool ``[batch, classes]``.
     """
     answers = torch.tensor(answer_token_ids, device=input_ids.device)
-    # [batch, keys, classes]
+    # Compare each token with the word for each label: [batch, keys, classes].
     is_answer = input_ids[..., None] == answers
-    return allow_all_if_none((is_answer & first.bool()[..., None]).any(1))
+    is_in_first = is_answer & first.bool()[..., None]
+    return allow_all_if_none(is_in_first.any(1))
 
 
 def allow_all_if_none(candidates: Tensor) -> Tensor:
