@@ -305,8 +305,13 @@ def _select_text(batch: Batch, row: int, new_lengths: dict[int, int]) -> Batch:
 
 
 def _check_gradients(observation: Observation) -> None:
-    """Check gradient × input, and compare attention gradients with finite differences."""
+    """Check the gradients of the probability of the predicted class.
+
+    Gradient × input must be finite and 0 at padding. Gradients with respect to the attention are
+    compared with finite differences.
+    """
     model = observation.model.require(Differentiable)
+    # None selects each text's predicted class.
     target = observation.get_target_classes(None)
     values = model.compute_gradient_times_input(observation, target)
     _expect_shape(values, observation.batch.mask.shape, "gradient × input")
@@ -329,6 +334,7 @@ def _check_gradients(observation: Observation) -> None:
 def _check_integrated_gradients(observation: Observation) -> None:
     """Check that integrated gradients are finite, and do not depend on other texts in the batch."""
     model = observation.model.require(IntegratedGradients)
+    # None selects each text's predicted class.
     target = observation.get_target_classes(None)
     # The argument 3 is the number of steps of the approximation.
     values = model.compute_integrated_gradients(observation, target, 3)

@@ -81,7 +81,12 @@ def list_steps(
 
 
 def get_cost_class(index: int, site: Site) -> CostClass:
-    """Return the cost class for a site, given its index in a test's list of sites."""
+    """Return the cost class of a step: steps of the same class take about the same time.
+
+    Args:
+        index: Index of the site in the test's list of sites, from 0.
+        site: The head, or group of heads, on which the step runs.
+    """
     # The first site takes longer, because some computations are shared by all sites.
     if index == 0:
         return "first"

@@ -326,7 +326,16 @@ def _describe_decisions(
 
 
 def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode the answer between two token positions; return "no answer" for an invalid span."""
+    """Return the text of the answer that a model extracts from its input.
+
+    Args:
+        span: Positions of the answer's first and last token.
+        batch: A batch with a single text.
+        tokenizer: The model's tokenizer.
+
+    Returns:
+        The answer; "no answer" if the positions are invalid.
+    """
     start, end = span[:2]
     ids = batch.inputs["input_ids"][0]
     if not 0 <= start <= end < len(ids):

@@ -490,6 +490,7 @@ def _find_label_columns(source: "datasets.Dataset", recipe: Recipe) -> str | tup
     if recipe.label_column is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
+    # Remove repetitions, but keep the order.
     distinct_names = tuple(dict.fromkeys(list_columns(recipe.label_column)))
     for name in distinct_names:
         check_column_exists(source.column_names, name, "--label-column")

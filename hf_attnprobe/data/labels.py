@@ -293,7 +293,7 @@ def _check_label_range(
     Args:
         labels: pairs of a row number and a label.
         names: class names; None allows up to ``MAX_CLASSES`` classes.
-        first_label: smallest valid label.
+        first_label: smallest valid label, usually 0, or 1 if the classes are numbered from 1.
     """
     n_labels = MAX_CLASSES if names is None else len(names)
     for row, label in labels:

@@ -485,6 +485,7 @@ def _compute_value_effect(
     """
     (gradient,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
     values = recorded.outputs
+    # In other layers than the output layer, values are not weighted.
     token_weight = torch.ones(())
     if module == OUTPUT_LAYER:
         # The output layer reads the weighted mean of the states, so a token's value is its output

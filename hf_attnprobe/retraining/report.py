@@ -428,6 +428,7 @@ def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
     Scores after the first one are in a second table, which is collapsed.
     """
     for test, scores in report.scores.items():
+        # The distinct metrics, in the order of the scores.
         first_metric, *other_metrics = dict.fromkeys(score.metric for score in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
         yield _make_score_table(scores, [first_metric], caption)
@@ -451,6 +452,7 @@ def _make_score_table(
     for metric in metrics:
         head += [METRIC_NAMES.get(metric, metric), loss_heading]
     rows: list[list[Cell]] = []
+    # `dict.fromkeys` removes repetitions, but keeps the order.
     for model in dict.fromkeys(score.model for score in scores):
         row: list[Cell] = [model]
         for metric in metrics:
@@ -539,6 +541,7 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
 def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
     """Yield sentences about the largest attention distance in each series of the chart."""
     parts = []
+    # `dict.fromkeys` removes repetitions, but keeps the order.
     for name in dict.fromkeys(point.series for point in visible_points):
         series_points = [point for point in visible_points if point.series == name]
         farthest = max(series_points, key=lambda point: point.jsd.value)
@@ -575,6 +578,7 @@ def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
     """Yield one collapsed block per test, with its statistics and a sentence about each of them."""
     readings = get_retraining_readings()
+    # `dict.fromkeys` removes repetitions, but keeps the order.
     for test in dict.fromkeys(statistic.test for statistic in report.statistics):
         test_statistics = [statistic for statistic in report.statistics if statistic.test == test]
         overall_statistics = [
@@ -639,6 +643,7 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
     if "deception" not in report.scores:
         return []
     scores = report.scores["deception"]
+    # The first rows contain scores such as accuracy, one row per distinct metric.
     rows: list[list[Cell]] = [
         [
             METRIC_NAMES.get(metric, metric),

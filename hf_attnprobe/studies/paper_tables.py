@@ -144,7 +144,7 @@ class Results:
         """Read a JSON file in a job's folder.
 
         Args:
-            job: The job that wrote the file.
+            job: The step that wrote the file.
             name: File name.
             kind: Expected type of the content.
 
@@ -170,7 +170,7 @@ class Results:
 
         Args:
             column: A column with a statistic or a score.
-            job: A job of the column's step.
+            job: One run of the step, for example for one data set.
             lengths: Range of text lengths in tokens. Only texts in this range are used; None uses
                 all texts.
 
@@ -186,6 +186,7 @@ class Results:
         if values is None:
             return None
         if lengths is not None:
+            # "left" includes the lower limit, but not the upper limit.
             values = values[rows.n_tokens.between(lengths.start, lengths.stop, "left")]
         return compute_mean(values)
 
@@ -212,7 +213,7 @@ class Results:
         """Return the class names of an audited model, or an empty list if it has no classes.
 
         Args:
-            job: A job that audits the model.
+            job: The step that audits the model.
         """
         prediction = self._read_summary(job)["provenance"].get("prediction") or {}
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
@@ -282,7 +283,7 @@ def get_dataset(job: Job) -> str:
     """Return the short name of a job's data set.
 
     Args:
-        job: A job of a study.
+        job: A step of a study, with its arguments.
     """
     return str(job.cell.get("dataset") or name_dataset(job.arguments["dataset"]))
 

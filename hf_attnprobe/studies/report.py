@@ -165,6 +165,7 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
             yield f"only {values[0]} {texts}"
     if plan.options.epochs is not None:
         yield f"at most {plan.options.epochs} epochs of training"
+    # `dict.fromkeys` removes repetitions, but keeps the order.
     names = ", ".join(dict.fromkeys(data.name for data in dataset_sizes))
     yield f"public versions of {names}, with our tokenizer"
     yield "evaluation of the epoch with the best validation score"

@@ -289,6 +289,7 @@ def _find_unfinished_steps(
         old_arguments = finished_state["arguments"]
         # If the step no longer has an argument, its new value counts as None.
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
+        # The first difference raises an error.
         for name, (old, new) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
                 f"step {job.folder} was run with {name} {old}, not {new}. Choose another "

@@ -529,13 +529,15 @@ class Steps:
             if step_arguments.get(name) is None:
                 continue
             model = str(step_arguments[name])
-            # The model may be the result of an earlier step, or a folder below this result.
+            # The model may be the result of an earlier step, or a folder below this result. With the
+            # final slash, "base/x" belongs to the step "base", but "base2" does not.
             matching_folders = [
                 folder for folder in earlier_folders if f"{model}/".startswith(f"{folder}/")
             ]
             if not matching_folders:
                 check_path("model", model)
             used_folders += matching_folders
+        # Remove repetitions, but keep the order.
         return tuple(dict.fromkeys(used_folders))
 
     def _choose_folder(
