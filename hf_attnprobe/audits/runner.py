@@ -197,6 +197,7 @@ class AuditRunner:
         state = get_process_state()
         # Every process must have planned its part before any process adds rows.
         state.wait_for_everyone()
+        # With n processes, process i runs the batches i, i + n, i + 2n and so on.
         process_work = work[state.process_index :: state.num_processes]
         self.progress.plan_steps(list_steps(process_work))
         batch_limit = BatchLimit()

@@ -41,6 +41,7 @@ class KnownDataset:
         """Convert the description to plain values for JSON, with the card's fields at the top level."""
         values = asdict(self)
         card = values.pop("card")
+        # The key in JSON is "found".
         values["found"] = values.pop("n_texts_by_split")
         return values | card
 

@@ -405,7 +405,7 @@ def _choose_template(rng: random.Random, templates: Sequence[str], max_length: i
 
 
 def _fill_placeholders(rng: random.Random, words: Sequence[str]) -> list[str]:
-    """Replace each placeholder, such as "{topic}", by a random word."""
+    """Replace each placeholder, such as "{topic}", by a random word such as "film"."""
     return [
         rng.choice(_WORDS_BY_PLACEHOLDER[word]) if word in _WORDS_BY_PLACEHOLDER else word
         for word in words

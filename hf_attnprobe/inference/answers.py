@@ -807,6 +807,7 @@ def _report_left_out_prompts(
         has_prompts: Whether any prompt remains.
     """
     for reason, n_affected in n_left_out.items():
+        # Without any prompt, the first reason is reported as an error.
         if not has_prompts:
             raise AttnProbeError(
                 f"no prompt can be explained: {n_affected} of {n_prompts} {reason}. Choose "
