@@ -503,6 +503,8 @@ class FarthestSearch:
         Returns:
             Attention ``[copies, batch, queries, keys]``.
         """
+        # An attention row is fixed_weights + movable_sum · shares. The search only changes the
+        # shares, which sum to 1.
         fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
         original_shares = (self.original - fixed_weights) / movable_sum.clamp_min(SMALLEST_DIVISOR)
         movable_shares = search_adversarial_attention(
@@ -542,6 +544,7 @@ class FarthestSearch:
             candidates, ``[copies, batch · queries, keys]``. The output change is the same for all
             queries in a text.
         """
+        # An attention row is fixed_weights + movable_sum · shares. The candidates are the shares.
         fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
         n_queries = self.original.shape[1]
         movable_shares = candidates.unflatten(1, self.original.shape[:2])
@@ -579,8 +582,7 @@ def find_exact(
     Args:
         observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits that each token contributes per unit of attention,
-            ``[batch, keys, 2]``.
+        token_logits: Logits that result if one token receives all attention, ``[batch, keys, 2]``.
         epsilons: Allowed output changes.
 
     Returns:
@@ -650,7 +652,8 @@ def search_linear(
     Args:
         observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, classes]``.
+        token_logits: Logits that result if one token receives all attention,
+            ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
         settings: Search settings.
 

@@ -583,8 +583,8 @@ def _compute_exact_statistics(
     """Return statistics about the smallest set of weights whose erasure flips the decision.
 
     These are the size of the set, and the size divided by the number of tokens. The third statistic
-    is the Kendall's τ-b correlation between attention × gradient and the token margins. The margin
-    of a token is its contribution to the decision.
+    is the rank correlation (Kendall's τ-b) between attention × gradient and the token margins. The
+    margin of a token is its contribution to the decision.
 
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
@@ -671,6 +671,7 @@ def _compute_margin_factors(observation: Observation) -> Tensor:
     probs, prediction = observation.probs, observation.model.prediction
     if prediction.is_number:
         return torch.ones_like(probs)
+    # A prediction with several parts, such as one tag per word, has the same outcomes in each part.
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
@@ -891,6 +892,7 @@ def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
         attention: Attention ``[batch, keys]``.
     """
     is_positive = attention > 0
+    # Number of positive weights that remain after each weight alone is erased.
     n_remaining = is_positive.sum(-1, keepdim=True) - is_positive.long()
     return logits.masked_fill((n_remaining == 0)[..., None], torch.nan)
 

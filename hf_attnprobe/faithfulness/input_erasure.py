@@ -336,6 +336,7 @@ def _measure_stepwise_losses(observation: Observation, operator: str, turns: Ten
     removed = (both_turns < steps[..., None]) & content
     losses = _measure_losses(observation, operator, removed.flatten(0, 2))
     losses = losses.unflatten(0, removed.shape[:3])
+    # Shorter texts have fewer steps.
     has_step = steps <= n_units
     total = (losses * has_step).sum(0)
     return total / n_units

@@ -128,7 +128,11 @@ class PlausibilityResult:
 
 
 def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
-    """Raise AttnProbeError if rationales or integrated gradients are needed but not available."""
+    """Raise AttnProbeError if the data or the model lack something that the test needs.
+
+    The data must contain human rationales: words that people marked as the reason for the label.
+    With the option ``integrated_gradients``, the model must support integrated gradients.
+    """
     if not preview.rationales:
         raise AttnProbeError(
             "the test 'plausibility' needs human rationales, but found none for the model's words. "

@@ -142,6 +142,7 @@ def load_calibration_table() -> CalibrationTable:
     """
     file = files("hf_attnprobe.statistics") / CALIBRATION_FILE
     data = json.loads(file.read_text())
+    # Some keys of the file differ from the names of the fields.
     kinds = [
         ModelKind(
             name=kind["name"],

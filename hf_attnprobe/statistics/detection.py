@@ -120,6 +120,8 @@ def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionR
         Index of the dose, such as 1.5 for the middle between doses 1 and 2. It is 0 if dose 0 is
         already detected, and infinite if even the largest dose is not detected.
     """
+    # Add several steps between neighbouring doses. At a step between doses 1 and 2, the values are
+    # weighted means of the values at doses 1 and 2.
     n_steps = len(values) - 1
     dose_indices = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
     lower_dose = np.minimum(dose_indices.astype(int), n_steps - 1)

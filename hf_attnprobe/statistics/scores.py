@@ -201,6 +201,7 @@ def _compute_scores_and_text_errors(
     # The F1 of a class is 2 · hits / (number of labels + number of predictions).
     hits = true * predicted
     labels_and_predictions = true + predicted
+    # The minimum avoids 0 / 0 for a class without labels and predictions. Its F1 is 0.
     divisor = np.maximum(weights @ labels_and_predictions, 1e-12)
     class_f1 = 2 * (weights @ hits) / divisor
     class_f1_errors = (2 * hits - class_f1 * labels_and_predictions) / divisor * n
@@ -247,10 +248,10 @@ def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, 
     Returns:
         Values keyed by metric. F1 is the F1 of class 1.
     """
-    # For two classes, the difference between the logits ranks the texts for the ROC curve.
     logits, labels = prediction.predictions, prediction.label_ids
     if logits.shape[-1] != 2:
         return {"accuracy": compute_metrics(labels, logits)["accuracy"]}
+    # The difference between the logits ranks the texts for the ROC curve.
     return compute_metrics(labels, logits, ranking_scores=logits[:, 1] - logits[:, 0])
 
 
