@@ -153,13 +153,15 @@ RESULT_TYPES = (
 
 
 def detect_result_type(folder: Path) -> ResultType:
-    """Detect which type of result a folder contains, by its marker files.
+    """Detect which command wrote the results in a folder.
+
+    Each type of result has a marker: a file with a name that only this type contains.
 
     Args:
         folder: output folder of a command.
 
     Returns:
-        The result type; an audit if there is no marker file.
+        The type of the results; an audit if there is no marker file.
     """
     for result_type in RESULT_TYPES:
         if (folder / result_type.marker).is_file():
@@ -225,12 +227,13 @@ def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
     """Detect the type of the results in one or several folders.
 
     Returns:
-        The result type, and the folder or the list of folders from which it is read.
+        The type of the results, and the folder or the list of folders from which they are read.
     """
     folders = _list_folders(folder)
     if len(folders) == 1:
         return detect_result_type(folders[0]), folders[0]
     _check_comparable(folders)
+    # A share is a part of an audit that was divided between several machines.
     are_shares = all(is_share(path) for path in folders)
     result_type = SHARES_RESULT if are_shares else AUDIT_COMPARISON_RESULT
     return result_type, folders

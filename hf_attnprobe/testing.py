@@ -71,7 +71,7 @@ def check_adapter(adapter: AttentionModelBase, batch: Batch) -> None:
 
 
 def _expect(condition: bool | Tensor, message: str) -> None:
-    """Raise AttnProbeError with a message if a condition is false."""
+    """Raise AttnProbeError with the given message if a condition is false."""
     if not bool(condition):
         raise AttnProbeError(f"check_adapter: {message}")
 
@@ -116,12 +116,13 @@ def _get_visible_keys(observation: Observation, layer: int) -> Tensor:
 
 
 def _create_edited_attention(observation: Observation, layer: int) -> Tensor:
-    """Return edited attention: each row has all its weight on its least attended key.
+    """Change the attention in a layer: move all the weight of each query to its least attended key.
 
-    Rows without visible keys stay unchanged.
+    Queries without visible keys, such as padding, stay unchanged.
     """
     attention = observation.attention[layer]
     visible = observation.model.get_visible_keys(observation, layer)
+    # The mask has the axes [batch, queries]; axes for heads and keys are added.
     is_real = visible.any(-1)[:, None, :, None]
     return put_weight_on_least_attended(attention, visible).where(is_real, attention)
 
@@ -191,6 +192,7 @@ def _check_attention(observation: Observation) -> None:
             is_visible_padding = visible & padding[:, None, None]
             _expect(not is_visible_padding.any(), f"layer {layer}: padding is visible")
         sums = attention.sum(-1, keepdim=True)
+        # Rows without visible keys are compared with themselves, so that they always pass.
         ones = torch.ones_like(sums).where(is_real, sums)
         _expect_close(sums, ones, f"rows of attention in layer {layer} to sum to 1")
 
@@ -203,7 +205,11 @@ def _check_determinism(observation: Observation) -> None:
 
 
 def _check_replay(observation: Observation) -> None:
-    """Check that edited attention changes the output, but only for the edited text and copy."""
+    """Check that edited attention changes the output of the edited text, and of no other text.
+
+    ``replay`` computes the probabilities for given attention. It takes several copies of the batch
+    with different edits.
+    """
     model = observation.model
     probs = observation.probs
     for layer in _list_layers(model):
@@ -253,9 +259,13 @@ def _check_single_texts(observation: Observation) -> None:
 
 
 def _iterate_single_texts(observation: Observation) -> Iterator[tuple[int, Batch]]:
-    """Yield every text's index and a batch with only this text, without padding on the right."""
+    """Yield a batch with a single text for every text of a batch, together with the text's index.
+
+    Padding on the right is removed.
+    """
     batch = observation.batch
     is_token = batch.inputs.get("attention_mask", batch.mask).bool()
+    # Tensors have one element per token, or one per unit (such as a sentence). Both are shortened.
     for row in range(len(is_token)):
         n_tokens = int(is_token[row].sum())
         n_units = int(batch.mask[row].sum())
@@ -269,15 +279,16 @@ def _iterate_single_texts(observation: Observation) -> Iterator[tuple[int, Batch
 
 
 def _select_text(batch: Batch, row: int, new_lengths: dict[int, int]) -> Batch:
-    """Create a batch with a single text, and shorten its tensors.
+    """Create a batch with a single text, and remove its padding.
 
     Args:
         batch: The batch.
         row: Index of the text.
-        new_lengths: New lengths of the second axis, by old length.
+        new_lengths: Maps the length of the second axis of a tensor to its new length.
     """
 
     def select(values: Tensor) -> Tensor:
+        # Tensors without an axis for texts are used as they are.
         if len(values) != len(batch.example_ids):
             return values
         values = values[row : row + 1]
@@ -294,15 +305,21 @@ def _select_text(batch: Batch, row: int, new_lengths: dict[int, int]) -> Batch:
 
 
 def _check_gradients(observation: Observation) -> None:
-    """Check gradient × input, and compare attention gradients with finite differences."""
+    """Check the gradients of the probability of the predicted class.
+
+    Gradient × input must be finite and 0 at padding. Gradients with respect to the attention are
+    compared with finite differences.
+    """
     model = observation.model.require(Differentiable)
+    # None selects each text's predicted class.
     target = observation.get_target_classes(None)
     values = model.compute_gradient_times_input(observation, target)
     _expect_shape(values, observation.batch.mask.shape, "gradient × input")
     _expect(values.isfinite().all(), "expected a finite gradient × input")
     content = observation.batch.content_mask
     _expect(values[content].any(), "gradient × input is 0 at every token")
-    # The attention mask has another shape if units are sentences; then only content is compared.
+    # If the attention is over sentences, the mask of tokens has another shape, so the mask of
+    # explained positions is used instead.
     is_token = observation.batch.inputs.get("attention_mask", content).bool()
     is_real = is_token if is_token.shape == content.shape else content
     _expect(not values[~is_real].any(), "gradient × input of padding is not 0")
@@ -315,9 +332,11 @@ def _check_gradients(observation: Observation) -> None:
 
 
 def _check_integrated_gradients(observation: Observation) -> None:
-    """Check that integrated gradients are finite, and equal for a text alone and in the batch."""
+    """Check that integrated gradients are finite, and do not depend on other texts in the batch."""
     model = observation.model.require(IntegratedGradients)
+    # None selects each text's predicted class.
     target = observation.get_target_classes(None)
+    # The argument 3 is the number of steps of the approximation.
     values = model.compute_integrated_gradients(observation, target, 3)
     _expect_shape(values, observation.batch.mask.shape, "integrated gradients")
     _expect(values.isfinite().all(), "expected finite integrated gradients")
@@ -371,18 +390,21 @@ def _check_attention_gradient(
 
 
 def _check_inputs(observation: Observation) -> None:
-    """Check the probabilities after erasing no unit and after erasing single units.
+    """Check the probabilities after erasing nothing, and after erasing each unit of a text.
 
-    Erasing a token must give the same probabilities as a text that never contained it.
+    A unit is a token, a word or a sentence. Erasing a token must give the same probabilities as a
+    text that never contained it.
     """
     model = observation.model.require(EditableInputs)
     batch, probs = observation.batch, observation.probs
     content = batch.content_mask
+    # A mask that is False everywhere erases nothing. Its first axis counts the copies of the batch.
     nothing = torch.zeros_like(content)[None]
     unchanged = model.erase_inputs(observation, nothing)[0]
     _expect_close(unchanged, probs, "the same probabilities if nothing is erased")
     without = model.compute_leave_one_out(observation)
     _expect_shape(without, (*content.shape, probs.shape[1]), "compute_leave_one_out")
+    # Row i of this matrix is True only at position i, so it erases only this unit.
     single_units = torch.eye(content.shape[1], dtype=torch.bool, device=content.device)
     erased = model.erase_inputs(observation, single_units[:, None].expand(-1, len(content), -1))
     _expect_close(
@@ -418,6 +440,7 @@ def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
     content = single.content_mask[0].nonzero()[:, 0].tolist()
     if not content:
         return None
+    # Keep all positions except the first explained one.
     remaining = positions[0] != content[0]
     inputs = {name: value[:, remaining] for name, value in inputs.items()}
     if "units" in single.inputs:
@@ -427,9 +450,11 @@ def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
 
 
 def _check_linear_readout(observation: Observation) -> None:
-    """Check that the probabilities are the softmax of the attention-weighted token logits.
+    """Check that a model's output is a weighted mean over its tokens.
 
-    This is checked for the observed attention weights and for edited weights.
+    For models with this property, each token has its own logits. The probabilities must be the
+    softmax of their mean, weighted by the attention. This is checked for the model's own attention
+    and for edited attention.
     """
     model = observation.model.require(LinearReadout)
     (site,) = observation.model.sites()
@@ -439,7 +464,9 @@ def _check_linear_readout(observation: Observation) -> None:
     _expect_shape(bias, (n_classes,), "get_readout_bias")
     edit = _create_edited_attention(observation, site.layer)
     for attention in (observation.attention[site.layer], edit):
+        # Select the only head and query, and add an axis for the classes.
         weights = attention[:, 0, 0, :, None]
+        # The bias is part of every token's logits, but is added only once.
         expected = (weights * (logits - bias)).sum(1) + bias
         probs = observation.model.replay(observation, {site.layer: attention[None]})[0]
         message = "probabilities to be the softmax of Σ a_t token_logits_t"
@@ -447,7 +474,10 @@ def _check_linear_readout(observation: Observation) -> None:
 
 
 def _check_head_values(observation: Observation) -> None:
-    """Check the shapes of head values and states."""
+    """Check the shapes of the vectors of which each head computes a weighted mean.
+
+    These vectors are called values; the states are the inputs from which they are computed.
+    """
     model = observation.model.require(HeadValues)
     values = model.compute_head_values(observation)
     for site in observation.model.sites():
@@ -463,7 +493,7 @@ def _check_head_values(observation: Observation) -> None:
 
 
 def _check_projections(observation: Observation) -> None:
-    """Check that each layer's output projections are one matrix per head."""
+    """Check that every layer has one output projection (a matrix) for each of its heads."""
     projections = observation.model.require(OutputProjections).get_output_projections()
     for layer in _list_layers(observation.model):
         n_heads = observation.attention[layer].shape[1]
@@ -472,7 +502,11 @@ def _check_projections(observation: Observation) -> None:
 
 
 def _check_head_outputs(observation: Observation) -> None:
-    """Check that replacing attention and replacing the resulting head output are equivalent."""
+    """Check that a head's output is its attention times its values.
+
+    Replacing the attention of a head must give the same probabilities as replacing its output by
+    the new attention times the values.
+    """
     model = observation.model.require(HeadOutputs)
     if observation.model.lacks(HeadValues):
         return
@@ -488,7 +522,7 @@ def _check_head_outputs(observation: Observation) -> None:
 
 
 def _check_masked_replay(observation: Observation) -> None:
-    """Check that masking attention gives the same result as replaying the multiplied weights."""
+    """Check that removing a head by a mask gives the same result as setting its attention to 0."""
     model = observation.model.require(MaskedReplay)
     for layer in _list_layers(observation.model):
         attention = observation.attention[layer]
@@ -501,7 +535,7 @@ def _check_masked_replay(observation: Observation) -> None:
 
 
 def _check_stack(observation: Observation) -> None:
-    """Check that `list_layers_below` lists ascending layers that end with the layer itself."""
+    """Check that `list_layers_below(layer)` returns ascending layers, with the layer itself last."""
     for layer in _list_layers(observation.model):
         if observation.model.lacks(Stack, Site(layer)):
             continue
@@ -512,10 +546,11 @@ def _check_stack(observation: Observation) -> None:
 
 
 def _check_block_outputs(observation: Observation) -> None:
-    """Check the shapes of block outputs."""
+    """Check the shape of the output of each block (attention layer) of a Transformer."""
     model = observation.model.require(BlockOutputs)
     for layer in _list_layers(observation.model):
         n_texts, _, n_queries, n_keys = observation.attention[layer].shape
+        # Two copies whose attention is multiplied by 1, which changes nothing.
         factors = observation.probs.new_ones(2, n_texts, 1, 1, n_keys)
         output = model.compute_block_output(observation, layer, factors)
         shape = (2, n_texts, n_queries, output.shape[-1])

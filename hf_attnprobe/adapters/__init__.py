@@ -127,7 +127,11 @@ def wrap(
 
 
 def _find_factory(model: nn.Module) -> AdapterFactory:
-    """Find the adapter factory for a model by its class and its model type."""
+    """Find the function or class that creates the adapter for a model.
+
+    Registered model classes come first, then registered model types, and then the general adapters
+    for language models and other Transformers.
+    """
     for model_class in type(model).__mro__:
         if model_class in _factories:
             return _factories[model_class]
@@ -157,7 +161,10 @@ def _wrap_attention_classifier(
     mask_id: int | None = None,
     **ignored_options: Any,
 ) -> SingleHeadAdapter:
-    """Create the adapter for an attention classifier, depending on its configuration."""
+    """Create the adapter for an attention classifier of this package.
+
+    There are separate adapters for hierarchical models and for models that read text pairs.
+    """
     if not hasattr(model, "classifier"):
         raise AttnProbeError(
             f"expected a model with a classification head, got {type(model).__name__}; "

@@ -12,20 +12,22 @@ from hf_attnprobe.protocol import Observation
 
 
 def find_word_units(word_ids: Tensor) -> Tensor:
-    """Find the position of the first piece of each token's word.
+    """Find for each token the position of the first token of the same word.
 
     Args:
         word_ids: Index of each token's word, int `[batch, keys]`. A token with the index -1, such
-            as a special token, is a unit by itself.
+            as a special token, counts as a word by itself.
 
     Returns:
         Positions, int `[batch, keys]`.
 
     Example:
+        The second word consists of one token, and the first word of two tokens:
+
         >>> find_word_units(torch.tensor([[-1, 0, 0, 1, -1]]))
         tensor([[0, 1, 1, 3, 4]])
     """
-    # A token starts a unit if its word differs from the previous token's word.
+    # A token starts a word if its word index differs from that of the previous token.
     is_first = torch.ones_like(word_ids, dtype=torch.bool)
     is_first[:, 1:] = (word_ids.diff() != 0) | (word_ids[:, 1:] < 0)
     positions = torch.arange(word_ids.shape[1], device=word_ids.device)
@@ -35,14 +37,14 @@ def find_word_units(word_ids: Tensor) -> Tensor:
 
 
 def sum_over_pieces(values: Tensor, units: Tensor) -> Tensor:
-    """Sum values over each unit's pieces, and store the sum at the unit's first piece.
+    """Sum the values of all tokens of a word, and store the sum at the first token.
 
     Args:
         values: One value per token, `[batch, keys]`.
-        units: Position at which each token's unit starts, int `[batch, keys]`.
+        units: Position of the first token of each token's word, int `[batch, keys]`.
 
     Returns:
-        Sums `[batch, keys]`, with 0 at all pieces except the first.
+        Sums `[batch, keys]`, with 0 at all tokens of a word except the first.
 
     Example:
         >>> sum_over_pieces(torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]]))
@@ -89,9 +91,15 @@ def iterate_shortened_texts(
 
 
 def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
-    """Split ascending text lengths into slices whose padded size is within the token limit.
+    """Split texts into batches that have at most a given number of tokens, including padding.
 
-    Texts of length 0 are skipped. A text that exceeds the limit is a slice by itself.
+    Args:
+        lengths: Length of each text in tokens, in ascending order. Texts of length 0 are skipped.
+        tokens_per_pass: Largest number of tokens in a batch. A text that is longer is a batch by
+            itself.
+
+    Yields:
+        Indices of the texts in each batch.
     """
     # Lengths are ascending, so the last text of a slice determines the padded length.
     start = lengths.count(0)
@@ -107,7 +115,14 @@ def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice
 def _remove_tokens(
     texts: Mapping[str, Tensor], remaining: Tensor, pad_id: int, pads_left: bool
 ) -> dict[str, Tensor]:
-    """Remove tokens from every input of shape `[texts, keys]`, and pad to the longest text."""
+    """Remove tokens from all inputs of a model, and pad the shortened texts to one length.
+
+    Args:
+        texts: Model inputs. Tokens are removed from all inputs of the shape `[texts, keys]`.
+        remaining: Which tokens are not removed, bool `[texts, keys]`.
+        pad_id: Token id for padding.
+        pads_left: Whether padding is added on the left.
+    """
     max_length = int(remaining.sum(1).max())
     # A stable sort moves the remaining tokens to one side and keeps their order.
     order = (remaining if pads_left else ~remaining).sort(dim=1, stable=True).indices
@@ -120,7 +135,7 @@ def _remove_tokens(
     shortened["attention_mask"] = is_token.to(texts["attention_mask"].dtype)
     shortened["input_ids"] = shortened["input_ids"].masked_fill(~is_token, pad_id)
     if "reads" in shortened:
-        # The prediction is not read from padding, even if it was read from the erased token.
+        # Padding is marked with -1: the model's predictions for these positions are not used.
         shortened["reads"] = shortened["reads"].masked_fill(~is_token, -1)
     return shortened
 
@@ -261,21 +276,22 @@ def _edit_inputs(
     operator: str,
     mask_id: int | None,
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-    """Create the arguments for `iterate_shortened_texts`.
+    """Create the inputs of variants of some texts, in which tokens are deleted or masked.
 
-    A row without erased tokens is marked as empty, so that the model does not run on it: its
-    probabilities are already known.
+    If no token of a variant is erased, all its tokens are removed, so that the model does not run
+    on it. The model's probabilities for the whole text are already known.
 
     Args:
         inputs: Model inputs for the whole texts.
-        example: Whole-text index for each row, int `[rows]`.
-        erased_tokens: Tokens to erase, bool `[rows, keys]`.
+        example: Index of the whole text for each variant, int `[rows]`.
+        erased_tokens: Which tokens to erase in each variant, bool `[rows, keys]`.
         operator: One of `ERASURE_OPERATORS`.
         mask_id: Mask token id.
 
     Returns:
-        Inputs for the whole texts, remaining tokens, and token ids with mask tokens (None for the
-        operator "deletion").
+        Inputs for the whole texts; remaining tokens of each variant, bool `[rows, keys]`; and the
+        token ids of each variant with mask tokens, or None for the operator "deletion". These are
+        the arguments of `iterate_shortened_texts`.
     """
     inputs = {name: value for name, value in inputs.items() if name != "units"}
     is_token = inputs["attention_mask"].bool()[example]
@@ -289,11 +305,14 @@ def _edit_inputs(
 
 
 def check_erasure_operator(operator: str, mask_id: int | None) -> None:
-    """Raise AttnProbeError if the operator is unknown or if there is no mask token.
+    """Check that an erasure operator exists and can be used with the tokenizer.
 
     Args:
         operator: Operator name, which should be one of `ERASURE_OPERATORS`.
         mask_id: Mask token id, which the operator "mask" needs.
+
+    Raises:
+        AttnProbeError: If the operator is unknown, or if it needs a mask token and there is none.
     """
     if operator not in ERASURE_OPERATORS:
         raise AttnProbeError(

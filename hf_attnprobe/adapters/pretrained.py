@@ -109,8 +109,11 @@ class PretrainedModelInfo:
         has_positions = getattr(config, "max_position_embeddings", None) is not None
         # Attention classifiers read texts of any length.
         if has_positions and not _is_attention_classifier(config):
-            n_unusable = 2 if config.model_type in POSITIONS_FROM_PADDING else 0
-            limits.append(config.max_position_embeddings - n_unusable)
+            n_positions = config.max_position_embeddings
+            if config.model_type in POSITIONS_FROM_PADDING:
+                # In these models, the first token has position 2, so positions 0 and 1 are unused.
+                n_positions -= 2
+            limits.append(n_positions)
         limits.append(tokenizer.model_max_length)
         return min(
             [int(limit) for limit in limits if 0 < limit < UNLIMITED_LENGTH],
@@ -118,17 +121,17 @@ class PretrainedModelInfo:
         )
 
     def compute_fingerprint(self) -> str:
-        """Compute a hash of the user's model weights, 16 hexadecimal digits.
+        """Compute a hash of the original model's weights, 16 hexadecimal digits.
 
-        It does not depend on the adapter's data type.
+        The hash does not depend on the data type in which the adapter runs the model.
         """
         return compute_fingerprint(self.user_model)
 
     @torch.no_grad()
     def compute_native_output(self, inputs: Mapping[str, Any]) -> Any:
-        """Run the user's own model, without the adapter, in eval mode.
+        """Run the original model (without hooks) in eval mode.
 
-        The output is used to check the adapter's probabilities. The model's mode is restored
+        The output is used to check the adapter's probabilities. The mode of the model is restored
         afterwards.
 
         Args:
@@ -177,7 +180,11 @@ class ScaledGradients:
         *,
         through_attention: bool = True,
     ) -> Tensor:
-        """Compute integrated gradients by Gauss-Legendre quadrature; see `IntegratedGradients`."""
+        """Compute the integrated gradients of each token; see `IntegratedGradients`.
+
+        Gradients are computed with the embeddings multiplied by several scales between 0 and 1.
+        The integral over the scale is a weighted sum of these gradients.
+        """
         hold_attention = not through_attention
         total: Tensor | float = 0.0
         for scale, weight in gauss_legendre(n_steps):
@@ -191,7 +198,9 @@ LENGTH_DEPENDENT_ROPE_TYPES = ("dynamic", "longrope")
 
 
 def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
-    """Check whether a model encodes positions differently in longer texts.
+    """Check whether a model encodes the position of a token differently in longer texts.
+
+    This is the case for some types of rotary position embeddings (RoPE), such as "dynamic".
 
     Args:
         config: Model configuration.
@@ -205,7 +214,10 @@ def has_length_dependent_positions(config: PreTrainedConfig) -> bool:
 
 
 def reset_dynamic_positions(model: nn.Module) -> None:
-    """Reset dynamic rotary embeddings, which remember the longest text that the model has read.
+    """Reset rotary position embeddings of the type "dynamic" in a model.
+
+    Such embeddings depend on the longest text that the model has read. After a reset, the model
+    gives the same results as if it had not read any text.
 
     Args:
         model: The model.
@@ -218,7 +230,7 @@ def reset_dynamic_positions(model: nn.Module) -> None:
 
 @contextlib.contextmanager
 def use_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode inside the context, and restore its mode afterwards.
+    """Put a model in eval mode inside a ``with`` block, and restore its mode afterwards.
 
     Only attention kernels that need no preparation for new text lengths are used.
 
@@ -306,7 +318,7 @@ def is_hierarchical(config: PreTrainedConfig) -> bool:
 def reads_pairs(config: PreTrainedConfig) -> bool:
     """Check whether a model is an attention classifier that reads text pairs.
 
-    The second text provides the query.
+    In such a model, the attention to the first text depends on the second text.
 
     Args:
         config: Model configuration.

@@ -183,16 +183,16 @@ def load_audited_model(
 
 
 def check_number_unit(audited_model: AuditedModel) -> None:
-    """Check that the unit is known if the model predicts a number.
+    """Check that the unit of a predicted number, such as a star rating from 1 to 5, is known.
 
-    Call this function after the labels have been read, so that labels with a wrong type are
-    reported first.
+    A model that predicts classes always passes. Call this function after the labels have been read,
+    so that labels with a wrong type are reported first.
 
     Args:
-        audited_model: The model.
+        audited_model: The model to check.
 
     Raises:
-        AttnProbeError: If the model predicts a number without a unit.
+        AttnProbeError: If the model predicts a number, but its unit is unknown.
     """
     if not audited_model.has_number_unit:
         raise AttnProbeError(
@@ -228,7 +228,10 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
 
 
 def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
-    """Load a saved model and its tokenizer; use a loaded model without changes."""
+    """Load a model and its tokenizer from a folder or the Hub.
+
+    A model that is passed as a Python object is already loaded, and is used without changes.
+    """
     resolved_model = convert_model_name(model)
     if isinstance(resolved_model, SavedModel):
         return _load_saved_model(resolved_model, tokenizer)
@@ -237,6 +240,7 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
         raise AttnProbeError(
             "a model that is passed as an object needs a tokenizer. Add the argument tokenizer=..."
         )
+    # The model's files are searched only if the tokenizer must be loaded from them.
     locate = partial(locate_checkpoint, source) if source else None
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, locate)
     return LoadedModel(source or type(model).__name__, model, resolved_tokenizer, {})
@@ -402,6 +406,7 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
     check_tokenizer(loaded.tokenizer, loaded.name)
     config = getattr(adapter.model, "config", None)
     if isinstance(config, PreTrainedConfig):
+        # A model that reads one text at a time needs no padding token.
         pads = adapter.max_batch_size != 1
         check_tokenizer_fits_model(loaded.tokenizer, config, adapter.n_embeddings, pads=pads)
 

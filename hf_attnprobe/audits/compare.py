@@ -94,7 +94,10 @@ def compare(
 
 
 def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
-    """Raise AttnProbeError if there are no versions, or if an option changes the model itself."""
+    """Raise AttnProbeError if the versions to compare, or the options for all of them, are invalid.
+
+    The option ``weights`` is invalid here: it would change the weights of every version.
+    """
     if not versions:
         raise AttnProbeError(
             "expected at least one version of the model, got none. Add another model, or a weight "

@@ -72,6 +72,7 @@ def list_steps(
     """
     steps = []
     for sites_by_test, texts in batches:
+        # All texts in a batch are padded to the length of the longest text.
         n_tokens = len(texts) * max(text.n_tokens for text in texts)
         for test, sites in sites_by_test.items():
             for index, site in enumerate(sites):
@@ -80,7 +81,13 @@ def list_steps(
 
 
 def get_cost_class(index: int, site: Site) -> CostClass:
-    """Return the cost class for a site, given its index in a test's list of sites."""
+    """Return the cost class of a step: steps of the same class take about the same time.
+
+    Args:
+        index: Index of the site in the test's list of sites, from 0.
+        site: The head, or group of heads, on which the step runs.
+    """
+    # The first site takes longer, because some computations are shared by all sites.
     if index == 0:
         return "first"
     return "group" if site.is_group else "head"
@@ -128,7 +135,7 @@ class CostModel:
         if cost_key not in self._n_tokens:
             test, _ = cost_key
             keys_of_test = [key for key in self._n_tokens if key[0] == test]
-            keys = keys_of_test or [*self._n_tokens]
+            keys = keys_of_test or list(self._n_tokens)
         n_tokens = sum(self._n_tokens[key] for key in keys)
         n_seconds = sum(self._seconds[key] for key in keys)
         return n_seconds / n_tokens if n_tokens else 0.0

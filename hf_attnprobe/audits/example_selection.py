@@ -115,7 +115,7 @@ def select_example_texts(
     Args:
         audited_model: The model with its tokenizer.
         runner: The test runner.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the texts.
         options: Audit options.
 
@@ -143,7 +143,7 @@ def select_example_texts(
         ]
     else:
         text_by_id = {text.example_id: text for text in runner.texts}
-        example_by_id = _select_examples(examples, {*reasons})
+        example_by_id = _select_examples(examples, set(reasons))
         example_texts = []
         for example_id, reason in reasons.items():
             runner.progress.start_report("texts with their scores")
@@ -170,7 +170,7 @@ def load_scored_prompts(
     Args:
         explainer: Describes the prompts in words.
         texts: Prompts and answers as tokens.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the prompts.
 
     Returns:
@@ -251,7 +251,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     """Choose which texts a report displays, and why.
 
     Args:
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
         n_examples: Maximum number of texts.
 
     Returns:
@@ -272,6 +272,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
             # A text that is already included keeps its first reason.
             reasons.setdefault(int(example_id), reason)
 
+    # Choose up to two texts by agreement and one wrong prediction, then fill up with random texts.
     add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
     add_examples(_find_confident_errors(predictions), min(n_examples, len(reasons) + 1))
     add_examples(((example_id, RANDOM_REASON) for example_id in predictions.index), n_examples)
@@ -279,9 +280,10 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
 
 
 def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[tuple[int, str]]:
-    """Yield the texts with the most and the least agreement between attention and leave-one-out.
+    """Yield the two texts for which attention agrees most and least with leave-one-out.
 
-    Each text is a pair of its id and the reason that a report displays.
+    Leave-one-out measures how much the output changes if a token is removed. Each text is a pair of
+    its id and the reason that a report displays.
     """
     site = choose_displayed_site(rows)
     if site is None:
@@ -291,6 +293,7 @@ def _find_agreement_extremes(rows: Rows, predictions: pd.DataFrame) -> Iterator[
     measured_statistics = [name for name in AGREEMENT_STATISTICS if name in values]
     if not measured_statistics:
         return
+    # Rounding makes the choice the same on machines whose results differ in the last digits.
     agreement = values[measured_statistics[0]].reindex(predictions.index).round(N_COMPARED_DECIMALS)
     is_long = predictions.n_tokens >= MIN_AGREEMENT_TOKENS
     if is_long.any():
@@ -313,18 +316,18 @@ def _find_confident_errors(predictions: pd.DataFrame) -> Iterator[tuple[int, str
 
 
 def choose_displayed_site(rows: Rows) -> Site | None:
-    """Choose the site whose attention a report displays.
+    """Choose the head, or group of heads, whose attention a report displays.
 
     The first available choice is used:
 
-    1. the site that represents the model, such as the mean over all heads;
+    1. the attention that represents the model, such as the mean over all heads;
     2. the head whose ablation (or, if this was not measured, the shuffling of its attention weights)
        changes the output most;
     3. the first tested head;
     4. the first tested head group.
 
     Args:
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
 
     Returns:
         The site; None if no site was tested.
@@ -332,6 +335,7 @@ def choose_displayed_site(rows: Rows) -> Site | None:
     model_site = find_model_site(rows)
     if model_site is not None:
         return Site(*model_site)
+    # These statistics are the effects of ablation and of shuffled attention weights.
     for statistic in ("zero_tvd", "median_tvd"):
         effects = rows.build_head_frame(statistic)
         if len(effects):
@@ -349,7 +353,7 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
     Args:
         model: The audited model.
         site: The displayed site.
-        rows: The audit's rows.
+        rows: The audit's rows (values of all statistics for every text and head).
 
     Returns:
         The description; empty if the model has only one head.

@@ -192,8 +192,8 @@ def parse_time_limit(options: AuditOptions) -> float | None:
         return None
     if options.screen is not None:
         raise AttnProbeError(
-            "--screen and --time cannot be combined, because --time already starts with a screen. "
-            "Leave out --screen."
+            "--screen and --time cannot be combined, because --time itself tests the heads with the "
+            "largest estimated effects first. Leave out --screen."
         )
     return parse_duration(options.time)
 
@@ -236,13 +236,16 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
 
 
 def parse_share(options: AuditOptions) -> tuple[int, int] | None:
-    """Parse the share of texts to audit, such as "3/64".
+    """Parse the option ``share``, such as "3/64" for part 3 of 64 parts of the texts.
+
+    The parts are numbered from 0. Several machines can divide an audit if each one audits another
+    part.
 
     Args:
         options: Audit options.
 
     Returns:
-        Share index and share count; None to audit all texts.
+        Index of the part and number of parts; None to audit all texts.
 
     Raises:
         AttnProbeError: If the share is not K/N with K from 0 to N − 1, or if an option is set that
@@ -258,18 +261,18 @@ def parse_share(options: AuditOptions) -> tuple[int, int] | None:
         )
     if options.screen or options.time:
         raise AttnProbeError(
-            "--share cannot be combined with --screen or --time, because these options need all "
-            "texts. Leave out one of them."
+            "--share cannot be combined with --screen or --time, because --screen and --time need all "
+            "texts. Leave out --share, or leave out --screen and --time."
         )
     return int(index), int(n_shares)
 
 
 def get_share_folder(output_dir: str | Path, share: tuple[int, int]) -> Path:
-    """Return the folder for a share inside the output folder.
+    """Return the folder for the results of one share, which is one of several parts of the texts.
 
     Args:
         output_dir: The audit's output folder.
-        share: Share index and share count.
+        share: Index of the part and number of parts, such as (3, 64).
 
     Returns:
         A folder such as ``output_dir/share-3-of-64``.

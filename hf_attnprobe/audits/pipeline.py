@@ -81,7 +81,8 @@ def run_requested_audit(
 
     Args:
         request: The audit's arguments.
-        output_dir: Output folder; None saves nothing. A share uses a folder inside it.
+        output_dir: Output folder; None saves nothing. If the option ``share`` selects a part of the
+            texts, the results are saved in a folder inside it.
         show_progress: Whether to display a progress bar.
 
     Returns:
@@ -277,7 +278,7 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
 
     Args:
         model: Model name; a folder may hold a record of its training.
-        provenance: The report's provenance.
+        provenance: The report's record of its model, data and options.
 
     Returns:
         Warnings for the report; empty if there is no record of the training, or if the model was
@@ -295,10 +296,10 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
 
 
 def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
-    """List notes about the smallest effects that the audit would detect.
+    """List sentences for the report about the smallest effects that the audit would detect.
 
-    These detection limits are measured with artificial effects of known size. The list is empty
-    unless the option ``limits`` names a folder with the measurements.
+    Such a detection limit is measured beforehand with artificial effects of known size. The list is
+    empty unless the option ``limits`` names a folder with these measurements.
     """
     if audit.options.limits is None:
         return []
@@ -308,7 +309,11 @@ def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
 
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
-    """Return a note if some passages were too long to delete all their units, else None."""
+    """Return a note if some passages were too long to delete all their units, else None.
+
+    A unit is a sentence or another part of a passage. A unit is knocked out if the model cannot
+    attend to it, and deleted if it is removed from the prompt.
+    """
     n_long = 0
     for text in runner.texts:
         # Tokens outside all units have the unit id −1.
@@ -325,7 +330,7 @@ def _describe_long_passages(runner: AuditRunner) -> str | None:
 
 
 def _describe_single_logit(adapter: AttentionModelBase, predicts: str) -> str | None:
-    """Return a note if a single logit was assumed to be a probability, else None."""
+    """Return a note if a model's single output was assumed to be a probability, else None."""
     config = getattr(adapter.model, "config", None)
     has_single_logit = getattr(config, "num_labels", None) == 1
     is_meaning_known = getattr(config, "problem_type", None) is not None or predicts != "auto"
@@ -459,7 +464,7 @@ class AuditEstimate:
         return sum(self.seconds.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the estimate as plain data."""
+        """Convert the estimate to a dictionary that can be saved as JSON."""
         return {
             "n_texts": self.n_texts,
             "n_runs": self.n_runs,
@@ -543,7 +548,7 @@ def estimate_audit(
     with open_audit(audit, saved_folder, progress) as (runner, _):
         heads = audit.selection.heads[: options.screen]
         sites_by_test = list_sites_by_test(
-            [*runner.options], runner.adapter, heads, audit.selection.groups
+            list(runner.options), runner.adapter, heads, audit.selection.groups
         )
         runner.warm_up({**sites_by_test, PREDICTION_TEST: [NO_SITE]})
         finished = read_finished_ids(runner.folder)

@@ -189,14 +189,15 @@ class AuditRunner:
         The longest texts come first, so that a batch that does not fit into memory fails early.
 
         Args:
-            sites_by_test: The sites for every test.
-            finished: Text ids with rows, by test, layer and head.
+            sites_by_test: The sites (heads and groups of heads) for every test.
+            finished: Ids of the texts with saved results, by test, layer and head.
         """
         # Batches are planned from the shortest to the longest texts, and run in reverse.
         work = self.plan_pending_work(sites_by_test, finished)[::-1]
         state = get_process_state()
         # Every process must have planned its part before any process adds rows.
         state.wait_for_everyone()
+        # With n processes, process i runs the batches i, i + n, i + 2n and so on.
         process_work = work[state.process_index :: state.num_processes]
         self.progress.plan_steps(list_steps(process_work))
         batch_limit = BatchLimit()
@@ -212,7 +213,7 @@ class AuditRunner:
         from all rounds are saved.
 
         Args:
-            sites_by_test: The sites for every test.
+            sites_by_test: The sites (heads and groups of heads) for every test.
         """
         sampled_sites = {test: pick_warm_up_sites(sites) for test, sites in sites_by_test.items()}
         n_texts, remaining_texts = 1, self.texts
@@ -273,7 +274,7 @@ class AuditRunner:
                 raise AttnProbeError(
                     f"the prompt or the answer of text {text.example_id} has changed since the "
                     f"rows in {self.folder} were written. Choose another --output-dir. To keep "
-                    "the answers the same, provide them with the data."
+                    "the answers the same, add a column with the answers to the data."
                 )
 
     def run_and_save(
@@ -320,7 +321,7 @@ class AuditRunner:
         passes. Any other model reads all texts as one batch.
 
         Args:
-            sites_by_test: The tests to run, with their sites.
+            sites_by_test: The tests to run, each with its sites (heads and groups of heads).
             texts: The texts.
             writer: Saves finished rows at intervals if the texts form a single batch.
 
@@ -358,8 +359,8 @@ class AuditRunner:
         """Form batches within the memory budget, for all tests that have not run on all texts.
 
         Args:
-            sites_by_test: The sites for every test.
-            finished: Text ids with rows, by test, layer and head.
+            sites_by_test: The sites (heads and groups of heads) for every test.
+            finished: Ids of the texts with saved results, by test, layer and head.
 
         Returns:
             Batches of texts, each with the tests and sites that are still to run on it.
@@ -393,7 +394,7 @@ class AuditRunner:
         influences its own order.
 
         Args:
-            rows: The audit's rows.
+            rows: The audit's rows (values of all statistics for every text and head).
 
         Returns:
             The curve; None if the effects were not measured on both halves, or if the model cannot
@@ -403,6 +404,7 @@ class AuditRunner:
         adapter = self.adapter
         if effects.empty or adapter.lacks(MaskedReplay) or adapter.lacks(Decisions):
             return None
+        # Each element of halves consists of a half's batches and its order of removal.
         halves, n_heads = [], []
         for half in (0, 1):
             effects_on_other_half = effects[effects.index.map(assign_half) != half]
@@ -418,9 +420,13 @@ class AuditRunner:
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield batches of texts for the pruning curve, each within the memory budget."""
+        """Yield batches of texts for the pruning curve, each within the memory budget.
+
+        The pruning curve is the accuracy as more and more heads are removed.
+        """
         # This copy of the runner plans batches only for the given texts.
         planner = replace(self, texts=texts)
+        # The second argument states that no text is finished, so that all texts are planned.
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")
             yield collate(self.adapter, batch_texts, self.pad_token_id)
@@ -443,7 +449,7 @@ def make_memory_estimator(
     Args:
         adapter: The audited model.
         texts: Texts that will form batches, or a sample of them.
-        sites_by_test: The sites for every test.
+        sites_by_test: The sites (heads and groups of heads) for every test.
         options: Options for the tests, by test name.
         pad_token_id: Token id for padding.
         negligible_bytes: Maximum memory per text with which a full batch fits into the memory
@@ -510,8 +516,8 @@ def plan_batches(
 
     Args:
         texts: The texts.
-        sites_by_test: The sites for every test.
-        finished: Text ids with rows, by test, layer and head.
+        sites_by_test: The sites (heads and groups of heads) for every test.
+        finished: Ids of the texts with saved results, by test, layer and head.
         bytes_per_text: Function that takes a token count and returns the bytes per text in a batch.
         memory_budget: Memory that a batch may take, in bytes.
         batch_size: Largest number of texts per batch.
@@ -568,12 +574,12 @@ def run_batch(
     on_step_end: Callable[[], object] = _do_nothing,
     writer: PartialWriter | None = None,
 ) -> pa.Table:
-    """Run the model on a batch, run tests at their sites, and return the rows.
+    """Run the model and several tests on a batch, and return the results as a table.
 
     Args:
         adapter: The audited model.
         batch: The batch.
-        sites_by_test: The tests to run, with their sites.
+        sites_by_test: The tests to run, each with its sites (heads and groups of heads).
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
         on_step_end: Function that is called after each test at each site.
@@ -598,7 +604,7 @@ def compute_rows(
 
     Args:
         observation: A model's output and attention on a batch.
-        sites_by_test: The tests to run, with their sites.
+        sites_by_test: The tests to run, each with its sites (heads and groups of heads).
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
         on_step_end: Function that is called after each test at each site.
@@ -636,12 +642,12 @@ def run_test(
     *,
     seed: int,
 ) -> dict[str, torch.Tensor]:
-    """Run one test at one site and return its statistics.
+    """Run one test on one head, or one group of heads, and return its statistics.
 
     Args:
         observation: A model's output and attention on a batch.
         name: Test name, or "prediction" for statistics about the model's predictions.
-        site: The site.
+        site: The head, or group of heads.
         options: Options by test name; a missing test runs with its default options.
         seed: Random seed.
 

@@ -85,8 +85,9 @@ class CompletedWork:
 
         Args:
             texts: The texts.
-            sites_by_test: The sites for every test.
+            sites_by_test: The sites (heads and groups of heads) for every test.
         """
+        # Predictions are stored like the results of a test, but belong to no head.
         all_sites = {**sites_by_test, PREDICTION_TEST: [NO_SITE]}
         self.run_tests(texts, all_sites, self.finished_ids)
         for test, site in list_test_site_pairs(all_sites):
@@ -134,6 +135,7 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
     order = draw_random_order(text_by_id, runner.seed)
 
     def run_tests(texts: Sequence[Text], sites_by_test: SitesByTest, finished: FinishedIds) -> None:
+        # A copy of the runner with fewer texts runs the tests only on these texts.
         replace(runner, texts=texts).run_pending(sites_by_test, finished)
 
     texts = [text_by_id[example_id] for example_id in order]
@@ -190,7 +192,10 @@ def run_within_time(
 def _sort_by_cost(
     completed: CompletedWork, progress: AuditProgress, sites_by_test: SitesByTest
 ) -> list[str]:
-    """Sort the tests that have sites by estimated seconds per text, with the cheapest first."""
+    """Sort tests by their estimated duration for one text, with the shortest first.
+
+    Tests that run on no head are left out.
+    """
     first_text = completed.texts[:1]
 
     def estimate_cost(test: str) -> float:
@@ -248,10 +253,11 @@ def _run_in_portions(
 
 
 def list_tests_with_role(role: str) -> set[str]:
-    """List the tests whose questions have a given role in the verdict.
+    """List the tests that answer the questions with a given role in the report.
 
     Args:
-        role: Role of the questions: "score", "effect" or "part".
+        role: Role of the questions: the deciding "score", a "part" of it, or an "effect" without
+            which there is nothing to explain.
 
     Returns:
         Test names.
@@ -348,7 +354,7 @@ def run_tests(
     Raises:
         AttnProbeError: If the time limit is too short for any test.
     """
-    tests, groups, heads = [*runner.options], [*selection.groups], selection.heads
+    tests, groups, heads = list(runner.options), list(selection.groups), selection.heads
     completed = load_completed_work(runner)
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
     if time_limit is not None:
@@ -382,7 +388,7 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
 def summarise_work(
     completed: CompletedWork, time_limit: float, sites_by_test: SitesByTest, seed: int
 ) -> dict[str, Any]:
-    """Summarise which part of a full audit is finished.
+    """Summarise how much of an audit was finished within its time limit.
 
     Args:
         completed: The completed work.
@@ -391,7 +397,8 @@ def summarise_work(
         seed: Seed for the random text order.
 
     Returns:
-        Plain data for the report's provenance.
+        Numbers that the report saves and displays. A run is one test on one text at one site (a
+        head or a group of heads); a full audit would have "runs_of_full_audit" runs.
     """
     n_sites = sum(len(sites) for sites in sites_by_test.values())
     return {

@@ -141,10 +141,12 @@ def check_recorded_prediction(
 
 
 def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
-    """Check that an edited prompt gives the same probabilities as with the user's own model.
+    """Check that an audited model and the original model agree on an edited prompt.
 
-    One unit is deleted, and in a second check, the attention to it is blocked (a knockout). The unit
-    is drawn at random, with the prompt's id as the seed.
+    The audited model is the original model with hooks that change its attention. In the first check,
+    one unit (such as a sentence) is deleted from the prompt. In the second check, the attention to
+    this unit is blocked, which is called a knockout. The unit is drawn at random, with the prompt's
+    id as the seed.
 
     Args:
         adapter: The audited language model.
@@ -161,9 +163,9 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
         # A comparison with NaN is false, so NaN counts as a difference.
         if not difference <= compute_tolerance(adapter, 1.0):
             raise AttnProbeError(
-                f"the prompts of this model cannot be edited correctly. After the {edit} of unit "
+                f"the edited prompts of this model are incorrect. After the {edit} of unit "
                 f"{unit + 1} in text {example_id}, a probability differs by {difference:.1e} from "
-                "the user's model. Please report this problem."
+                "the original model without hooks. Please report this problem."
             )
 
 
@@ -173,8 +175,8 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     It is 1000 times the machine epsilon of the number format, but at most 0.1. For a number larger
     than 1, it is multiplied by the number.
 
-    The user's model and the audited model may have different number formats. Then the less precise
-    format counts.
+    The original model and the audited model may have different number formats. Then the less
+    precise format counts.
 
     Args:
         adapter: The audited model.
@@ -183,6 +185,7 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     Returns:
         The tolerance, in the unit of ``number``.
     """
+    # If the audited model is a changed copy, this attribute holds the original model.
     user_model = getattr(adapter, "user_model", adapter.model)
     weights = [*adapter.model.parameters(), *user_model.parameters()]
     dtypes = {weight.dtype for weight in weights}
@@ -331,11 +334,18 @@ def run_preflight_checks(
 def _run_self_checks(
     adapter: AttentionModelBase, texts: Sequence[Text], pad_token_id: int
 ) -> list[tuple[Sequence[Text], pd.DataFrame]]:
-    """Run the adapter's self-check on texts, in the largest batches that fit into memory.
+    """Check on some texts that an audited model gives the same predictions as the original model.
+
+    The texts form batches, which are halved as often as necessary to fit into memory.
+
+    Args:
+        adapter: The audited model.
+        texts: The texts.
+        pad_token_id: Token id for padding.
 
     Returns:
         The texts and predictions of every batch. Empty for a language model, whose self-check
-        already compares its predictions with the user's own model.
+        already compares its predictions with the original model (without hooks).
     """
 
     def check_batch(texts: Sequence[Text]) -> pd.DataFrame | None:
@@ -347,7 +357,7 @@ def _run_self_checks(
             adapter, batch, adapter.observe(batch).probs
         )
         columns = {name: values.tolist() for name, values in statistics.items()}
-        return pd.DataFrame(columns, index=[*batch.example_ids])
+        return pd.DataFrame(columns, index=list(batch.example_ids))
 
     results: list[tuple[Sequence[Text], pd.DataFrame | None]] = []
     for batch_texts in split_for_model(adapter, texts):
@@ -361,8 +371,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     A model fails this check, for example, if it averages over padding tokens.
 
     Args:
-        alone: Observation of a single text.
-        padded: Batch that begins with the same text, padded.
+        alone: The model's predictions for a single text.
+        padded: Batch that begins with the same text, padded to the length of longer texts.
 
     Raises:
         AttnProbeError: If the probabilities of the text differ by more than rounding.
@@ -371,8 +381,8 @@ def check_padding(alone: Observation, padded: Batch) -> None:
     group_probs = adapter.prediction.group_by_part
     before = group_probs(alone.probs.detach())[0]
     after = group_probs(adapter.observe(padded).probs.detach())[0][: len(before)]
-    # This model predicts token positions or candidate tokens, which padding can reorder. Therefore
-    # only the largest probabilities are compared.
+    # With this input, the model predicts token positions or candidate tokens, which padding can
+    # reorder. Therefore only the largest probabilities are compared.
     if "reads" in alone.batch.inputs:
         before, after = before.amax(-1), after.amax(-1)
     difference = float((after - before).abs().max())

@@ -138,7 +138,7 @@ def select_sites(
 
     Args:
         adapter: The audited model.
-        layers: Layer indices; None for all layers.
+        layers: Layer indices from 0; None for all layers.
         heads: Head indices within each layer; None, or a list that contains :data:`ALL_HEADS`, for
             all heads.
         query: Query position to test at every site; None for all positions.
@@ -181,8 +181,8 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
 
     Args:
         adapter: The audited model.
-        names: Sets such as "5.0+5.3" (two heads of layer 5), or "shared" for all head sets that
-            share keys.
+        names: Sets such as "5.0+5.3" (heads 0 and 3 of layer 5). The name "shared" stands for all
+            sets of heads that use the same keys, as in grouped-query attention.
 
     Returns:
         The heads in every set.
@@ -205,12 +205,12 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
                 "--head-sets 'shared' needs heads that share their keys, but this model has none. "
                 "Remove 'shared'."
             )
-        head_sets += [[*members] for members in adapter.shared_heads]
+        head_sets += [list(members) for members in adapter.shared_heads]
     return head_sets
 
 
 def _parse_head_set(adapter: AttentionModelBase, name: str) -> list[Site]:
-    """Parse the name of one head set, such as "5.0+5.3" for two heads in layer 5."""
+    """Parse the name of one head set, such as "5.0+5.3" for the heads 0 and 3 in layer 5."""
     site_by_name = {f"{site.layer}.{site.head}": site for site in adapter.sites()}
     heads = name.split("+")
     is_repeated = len(set(heads)) < len(heads)
@@ -272,7 +272,7 @@ def check_query(shortest: Observation, query: int) -> None:
     """Check that the shortest text is long enough for the selected query position.
 
     Args:
-        shortest: Observation of the shortest text.
+        shortest: The model's attention on the shortest text.
         query: The query position, from 0.
 
     Raises:
@@ -464,7 +464,9 @@ def assign_half(example_id: int) -> int:
 
 
 def check_both_halves(example_ids: Iterable[int]) -> None:
-    """Check that both halves of the texts contain a text, which the option ``screen`` requires.
+    """Check that the texts can be divided into two halves, as the option ``screen`` requires.
+
+    This option selects heads for one half of the texts by their effects on the other half.
 
     Args:
         example_ids: Ids of the audited texts.
@@ -482,19 +484,20 @@ def check_both_halves(example_ids: Iterable[int]) -> None:
 def assign_screened_sites(
     texts: Sequence[Text], screen_rows: Rows, sites: Sequence[Site], n_sites: int
 ) -> list[tuple[list[Text], list[Site]]]:
-    """Choose sites for each half of the texts by their effects on the other half.
+    """Choose heads for each half of the texts by their effects on the other half.
 
     If a head is chosen because its effect on some texts is large, this effect is partly due to
     chance. Its effect on the other half of the texts is free from this selection bias.
 
     Args:
         texts: The audited texts.
-        screen_rows: Rows from the test ``screen`` on these texts.
+        screen_rows: Rows from the test ``screen`` on these texts, which estimates every head's
+            effect.
         sites: Single heads.
         n_sites: Number of sites to choose for each half.
 
     Returns:
-        The texts of each half with their sites.
+        One pair for each half: its texts and the chosen sites.
     """
     halves: tuple[list[Text], list[Text]] = ([], [])
     for text in texts:
@@ -507,10 +510,11 @@ def assign_screened_sites(
 
 
 def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> list[Site]:
-    """Select the heads with the largest estimated effects; see :func:`sort_by_screen`.
+    """Select the heads with the largest estimated effects on the output.
 
     Args:
-        screen_rows: Rows from the test ``screen``.
+        screen_rows: Rows from the test ``screen``, which estimates these effects; see
+            :func:`sort_by_screen`.
         sites: Single heads.
         n_sites: Number of sites to select.
 

@@ -71,7 +71,7 @@ def list_unit_token_positions(batch: Batch) -> list[list[int]]:
     unit_of_token = batch.inputs.get("units")
     if unit_of_token is None:
         return [[position] for position in positions]
-    # The model stores a unit at the position of its first token.
+    # The model identifies each unit by the position of its first token.
     tokens_by_unit: dict[int, list[int]] = {position: [] for position in positions}
     for position, unit in enumerate(unit_of_token[0].tolist()):
         if unit in tokens_by_unit:
@@ -193,10 +193,11 @@ def split_prompt(row: Mapping[str, Any]) -> PromptParts:
     """Split a language model's prompt, without its answer, into units.
 
     Args:
-        row: A row of :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
+        row: A prompt in the form that :func:`~hf_attnprobe.inference.answers.prepare_prompts`
+            returns: its text, and the start and end of each unit.
 
     Returns:
-        The units and the text around them.
+        The units and the text before, between and after them.
     """
     text, spans = row["text"], row["units"]
     units = [text[start:end] for start, end in spans]
@@ -206,6 +207,7 @@ def split_prompt(row: Mapping[str, Any]) -> PromptParts:
         around.append(text[previous_end:start])
         previous_end = end
     around.append(text[previous_end:])
+    # Two units without any text or white space between them are displayed without a gap.
     glued = []
     for index, (previous, current) in enumerate(pairwise(units), 1):
         has_space = previous[-1:].isspace() or current[:1].isspace()
@@ -228,7 +230,7 @@ def describe_prediction(
 
     Args:
         prediction: The model's prediction type and its outcomes.
-        probs: Probabilities, `[1, entries]`.
+        probs: Probabilities of the outcomes, `[1, outcomes]`.
         batch: A batch with a single text.
         tokenizer: The model's tokenizer.
 
@@ -324,7 +326,16 @@ def _describe_decisions(
 
 
 def _extract_answer(span: list[int], batch: Batch, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode the answer between two token positions; return "no answer" for an invalid span."""
+    """Return the text of the answer that a model extracts from its input.
+
+    Args:
+        span: Positions of the answer's first and last token.
+        batch: A batch with a single text.
+        tokenizer: The model's tokenizer.
+
+    Returns:
+        The answer; "no answer" if the positions are invalid.
+    """
     start, end = span[:2]
     ids = batch.inputs["input_ids"][0]
     if not 0 <= start <= end < len(ids):
@@ -531,21 +542,25 @@ class Explainer:
 
 
 def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
-    """Compute the sign of each unit's effect on the target outcomes.
+    """Compute whether each unit (token, word or sentence) supports or opposes the explained outcome.
+
+    A unit opposes an outcome if the outcome becomes more probable when the unit is removed.
 
     Args:
-        observation: Observation of a batch.
-        entries: Target outcome indices, int `[batch]` or `[batch, parts]`.
+        observation: A model's output on a batch.
+        entries: Indices of the explained outcomes, int `[batch]`. If a prediction has several parts,
+            there is one outcome for each part, `[batch, parts]`.
 
     Returns:
-        −1 if the targets become more probable when the unit is removed, else 1, `[batch, keys]`.
+        −1 for a unit that opposes the outcomes, else 1, `[batch, keys]`.
     """
     probs, probs_without_unit = observation.probs, observation.leave_one_out
-    # Compare the probability of the targets before and after each unit is removed.
+    # The mask is 1 at the explained outcomes.
     is_target = torch.zeros_like(probs).scatter(-1, entries.reshape(len(probs), -1), 1.0)
     # For probabilities near 1, compare p − 1 instead of p: floating-point numbers near 0 have more
     # digits, so that small differences remain visible.
     is_large = (probs * is_target).sum(-1) > 0.5
+    # Compare this probability before and after each unit is removed.
     before = compute_shifted_probability(probs, entries, is_large)[:, None]
     entries_by_unit = entries[:, None]
     if entries.dim() == 1:

@@ -157,7 +157,7 @@ def _parse_id(value: Any) -> int:
 
 
 def _read_score_file(file: Path) -> dict[int, UserScores]:
-    """Read a score file, and return the scores by text id."""
+    """Read a file with the scores that an explainer gave to words, and return them by text id."""
     if not is_data_file(file):
         raise AttnProbeError(f"expected a score file ({' or '.join(FILE_FORMATS)}), got {file}")
     try:
@@ -165,7 +165,7 @@ def _read_score_file(file: Path) -> dict[int, UserScores]:
     except (OSError, ValueError) as error:
         raise AttnProbeError(f"cannot read the scores in {file} ({error})") from error
     columns = [name for name in SCORE_COLUMNS if name in table.column_names]
-    if not {"id", "score"} <= {*columns}:
+    if not {"id", "score"} <= set(columns):
         raise AttnProbeError(
             f"expected the columns 'id' and 'score' in {file}, got {', '.join(table.column_names)}. Rename "
             "the columns. The columns 'unit', 'start', 'end', 'token' and 'source' are optional."
@@ -208,18 +208,18 @@ def _merge_rows(example_id: int, rows: Sequence[ScoreRow]) -> UserScores:
             )
     if "unit" in table:
         table = table.sort_values("unit", kind="stable")
-        if [*table.unit] != [*range(len(table))]:
+        if list(table.unit) != [*range(len(table))]:
             raise _make_score_error(
                 example_id,
                 "expected the numbers 0, 1, 2, … in the column 'unit', got "
-                f"{[*table.unit][:5]}…. Use the score 0 for units without a score.",
+                f"{list(table.unit)[:5]}…. Use the score 0 for units without a score.",
             )
     spans = None
-    if "unit" not in table and {"start", "end"} <= {*table}:
+    if "unit" not in table and {"start", "end"} <= set(table):
         spans = [*zip(table.start, table.end, strict=True)]
-    tokens = [*table.token] if "token" in table else None
-    sources = [*table.source] if "source" in table else None
-    return UserScores([*table.score], spans, tokens, sources)
+    tokens = list(table.token) if "token" in table else None
+    sources = list(table.source) if "source" in table else None
+    return UserScores(list(table.score), spans, tokens, sources)
 
 
 def parse_scores(scores: Any, example_id: Any) -> UserScores:
@@ -240,8 +240,8 @@ def parse_scores(scores: Any, example_id: Any) -> UserScores:
         return scores
     # A coloured pandas table (Styler) holds the plain table in an attribute.
     table = getattr(scores, "data", scores)
-    if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= {*table}:
-        return UserScores([*table.Score], sources=[*table.Source])
+    if isinstance(table, pd.DataFrame) and {"Score", "Source"} <= set(table):
+        return UserScores(list(table.Score), sources=list(table.Source))
     values, tokens = scores, None
     for score_attribute, token_attribute in LIBRARY_ATTRIBUTES:
         library_scores = getattr(scores, score_attribute, None)
@@ -359,7 +359,7 @@ def _list_unit_tokens(
 ) -> list[list[int]]:
     """List the token positions that belong to each explained unit, in text order."""
     batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
-    # In a passage, the model's keys are units instead of tokens.
+    # For a passage, the encoding already states the unit of every token.
     if "unit_ids" in text.inputs:
         unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
@@ -371,6 +371,7 @@ def _list_unit_tokens(
         unit_of_token = batch.inputs["units"][0].tolist()
     else:
         unit_of_token = [*range(text.n_tokens)]
+    # The mask is True at the explained units, and False at special tokens.
     explained_units = batch.content_mask[0].nonzero()[:, 0].tolist()
     return [
         [position for position, unit in enumerate(unit_of_token) if unit == explained_unit]
@@ -385,11 +386,11 @@ def _find_unit_spans(
     string: str,
 ) -> list[tuple[int, int]]:
     """Find each unit's start and end in the text, in characters."""
-    has_several_parts = bool({"segment_ids", "unit_ids"} & {*text.inputs})
+    has_several_parts = bool({"segment_ids", "unit_ids"} & set(text.inputs))
     if has_several_parts or not tokenizer.is_fast:
         raise AttnProbeError(
             "scores for character spans need a single text and a fast tokenizer. Provide one score "
-            "per unit instead, or use the column 'source' for a passage."
+            "per unit instead. For the sources in a passage, use the column 'source'."
         )
     offsets = tokenizer(string, return_offsets_mapping=True, verbose=False)["offset_mapping"]
     # A unit extends from the start of its first token to the end of its last token.
@@ -445,7 +446,7 @@ def _check_tokens(
     user_tokens: Sequence[str],
     model_tokens: Sequence[str],
 ) -> None:
-    """Raise AttnProbeError if the user's tokens differ from the model's tokens.
+    """Raise AttnProbeError if scores were computed for other tokens than the model's tokens.
 
     Letter case, tokenizer marks such as "##", and special tokens are ignored.
     """
@@ -532,7 +533,7 @@ def _sum_span_scores(
         raise _make_score_error(
             text.example_id,
             f"expected nonempty spans from 0 to {len(string)} that do not overlap, got "
-            f"{[*raw_spans][:5]}…",
+            f"{list(raw_spans)[:5]}…",
         )
     spans = [strip_span(string, *span) for span in raw_spans]
     unit_scores = []

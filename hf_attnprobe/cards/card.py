@@ -116,14 +116,14 @@ BEGIN_COMMENT = "<!-- attnprobe card: begin. This part is generated; write above
 END_COMMENT = "<!-- attnprobe card: end -->"
 """Comment at the end of the generated part of a README."""
 MERGED_FIELDS = ("tags", "datasets", "metrics")
-"""Front matter fields that contain entries of the user and generated entries.
+"""Front matter fields with lists to which generated entries are appended.
 
-Generating a card does not remove the user's entries.
+For example, a README with the tag "a" keeps this tag and gets the generated tags after it.
 """
 
 
 def read_card(text: str) -> ModelCard:
-    """Parse a README into a model card, with front matter and text.
+    """Parse a README into a model card, which consists of front matter (YAML) and text.
 
     Args:
         text: the README's content, with or without front matter.
@@ -150,7 +150,9 @@ def read_card(text: str) -> ModelCard:
 
 
 def insert_part(existing: str, part: str, metadata: CardData) -> str:
-    """Insert the generated part into a README, or replace the part from an earlier run.
+    """Insert a generated part into a README, or replace the part from an earlier run.
+
+    Comments mark the beginning and the end of the part. All other text is kept.
 
     Args:
         existing: the existing README.
@@ -170,7 +172,7 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
     _set_results(card.data, [*_list_user_results(card.data), *_get_results(metadata)])
     before, after = _split_around_part(card.text)
     if BEGIN_COMMENT not in card.text:
-        # A new part follows the user's text after an empty line.
+        # A new part follows the existing text after an empty line.
         if not before.endswith(line_end * 2):
             before = before.rstrip("\r\n") + line_end * 2
         after = line_end
@@ -254,7 +256,7 @@ def _is_generated(result: EvalResult) -> bool:
 
 
 def has_findings(existing: str | None) -> bool:
-    """Return whether a README contains generated audit results."""
+    """Return whether the front matter of a README contains audit results from this package."""
     results = _get_results(read_card(existing or "").data)
     return any(
         _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC for result in results
@@ -262,9 +264,9 @@ def has_findings(existing: str | None) -> bool:
 
 
 def extract_user_text(card: ModelCard) -> str:
-    """Return the user's own text in a card.
+    """Return the text of a card without the part that this package generates.
 
-    The result is empty if the text consists of a title only.
+    The result is empty if the remaining text consists of a title only.
     """
     text = "".join(_split_around_part(card.text)).strip()
     is_title = text.startswith("# ") and "\n" not in text
@@ -272,7 +274,13 @@ def extract_user_text(card: ModelCard) -> str:
 
 
 def _split_around_part(text: str) -> tuple[str, str]:
-    """Split a README's text, and return the parts before and after the generated part."""
+    """Return the text of a README before and after the generated part.
+
+    If there is no generated part, the whole text is before it.
+
+    Raises:
+        AttnProbeError: if the comments around the part are incomplete or in the wrong order.
+    """
     before, _, remainder = text.partition(BEGIN_COMMENT)
     _, end_comment, after = remainder.partition(END_COMMENT)
     n_begin, n_end = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
@@ -373,7 +381,10 @@ def render_card(card: CardContent) -> str:
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
-    """Return advice on showing attention to users, for the worst answer among all audits."""
+    """Return advice on whether to show attention to users, based on the worst answer of all audits.
+
+    The result is None if there are no audits.
+    """
     if not card.audits:
         return None
     answers_from_best_to_worst = list(DISPLAY_ADVICE)
@@ -400,7 +411,10 @@ def load_card_templates() -> Environment:
 
 
 def _describe_training_data(card: CardContent) -> str:
-    """Return the training data's name, with its Hub id if it differs, in Markdown."""
+    """Return the name of the training data as Markdown, such as "`sst` (`SetFit/sst2` on the Hub)".
+
+    The Hub id is left out if it equals the name.
+    """
     data = card.trained_on
     if data is None:
         return "not recorded"
@@ -412,10 +426,15 @@ def _describe_training_data(card: CardContent) -> str:
 def _iterate_splits(
     record: Mapping[str, Any],
 ) -> Iterator[tuple[str, int | None, str | None]]:
-    """Yield each split's name, text count and fingerprint from a training record."""
+    """Yield the name, the number of texts and the fingerprint of each data split.
+
+    Args:
+        record: record of a training. If it lacks a number or a fingerprint, None is yielded for it.
+    """
     sizes = record.get("n_texts") or {}
     fingerprints = record.get("data")
     fingerprints = fingerprints if isinstance(fingerprints, Mapping) else {}
+    # A dictionary contains each split once, in the same order.
     for split in dict.fromkeys([*sizes, *fingerprints]):
         yield split, sizes.get(split), fingerprints.get(split)
 
@@ -429,8 +448,9 @@ def _iterate_settings(record: Mapping[str, Any]) -> Iterator[tuple[str, object]]
 
 
 def _tabulate_scores(record: Mapping[str, Any]) -> Table:
-    """Return a table with the training's scores, one row per split."""
+    """Return a table with the scores that were measured after training, one row per data split."""
     scores = record.get("metrics") or {}
+    # A name such as "test_f1" consists of the split and the metric.
     splits = dict.fromkeys(name.partition("_")[0] for name in scores)
     rows = []
     for split in splits:
@@ -487,7 +507,7 @@ def _build_command(card: CardContent) -> str:
 
 
 def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
-    """Build the section with an audit's results.
+    """Build the section of the model card with the results of an audit.
 
     Args:
         card: the card's content.

@@ -40,10 +40,10 @@ class DatasetReference:
 
     @classmethod
     def from_name(cls, recorded_name: str) -> "DatasetReference":
-        """Create a reference from the data set name in a training or audit record.
+        """Create a reference to a data set from its name in a training or audit record.
 
-        For a path, only the last component is kept. A local folder gets no Hub id, even if a data
-        set on the Hub has the same name.
+        A path is shortened to its last component. A local folder gets no Hub id, even if a data set
+        on the Hub has the same name.
 
         Args:
             recorded_name: a registered name, ``name=folder``, a Hub id or a path.
@@ -88,7 +88,9 @@ def strip_local_folders(name: str) -> str:
 
 
 def strip_record_folders(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a training or audit record without local folder names.
+    """Shorten all paths in a training or audit record to their last component.
+
+    Published records should not reveal names of local folders.
 
     >>> strip_record_folders({"start": "/home/somebody/base", "seed": 1})
     {'start': 'base', 'seed': 1}
@@ -112,6 +114,7 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
     paths = [path for path in names if "/" in path]
     # A long path may start with a shorter one, so long paths are replaced first.
     for path in sorted(paths, key=len, reverse=True):
+        # Remove the quotes that JSON adds.
         escaped_for_json = json.dumps(path)[1:-1]
         for written_path in (path, html.escape(path), escaped_for_json):
             text = text.replace(written_path, names[path])
@@ -126,6 +129,7 @@ def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
     >>> clean_text("a\n b\x00")
     'a b'
     """
+    # This replaces characters that cannot be encoded, such as half of a surrogate pair.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     printable_text = "".join(c if c.isprintable() else " " for c in text)
     text = " ".join(printable_text.split())
@@ -144,6 +148,8 @@ def format_versions(versions: Mapping[str, Any]) -> str:
 def format_code(value: object) -> str:
     """Format a value as inline code in Markdown.
 
+    Backticks and vertical bars would end the code or a table cell, so they are replaced.
+
     >>> print(format_code("a`b"))
     `a'b`
     """
@@ -152,11 +158,12 @@ def format_code(value: object) -> str:
 
 
 def escape_prose(sentence: str) -> str:
-    r"""Escape a sentence so that Markdown displays names in it unchanged, even in a table.
+    r"""Escape characters that Markdown would interpret, such as "<" and "|", in a sentence.
 
     >>> escape_prose("p < .05 | [a](b)")
     'p &lt; .05 \\| [a](b)'
     """
+    # This replaces characters that cannot be encoded, and line breaks.
     text = " ".join(sentence.encode("utf-8", "replace").decode("utf-8").split())
     escapes = {
         "&": "&amp;",
@@ -170,11 +177,12 @@ def escape_prose(sentence: str) -> str:
 
 
 def convert_for_yaml(value: Any) -> Any:
-    """Convert plain data to values that the front matter can store.
+    """Convert results to values that the YAML front matter of a model card can store.
 
-    Control characters are removed from texts, and mappings lose entries that are None. A number that
-    is not finite becomes None. A list that contains such a number, for example a confidence
-    interval, becomes None as a whole, since software that reads the file would drop only the number.
+    - Texts lose control characters, and very long texts are shortened.
+    - A number that is not finite becomes None.
+    - A list with such a number, for example a confidence interval, becomes None as a whole.
+    - Entries of mappings that are None are left out.
 
     >>> convert_for_yaml({"n": 3, "ci95": [0.1, float("inf")], "no": None})
     {'n': 3}
@@ -361,7 +369,7 @@ CARD_TAGS = ("attention", "interpretability", "hf_attnprobe")
 
 
 def build_metadata(card: CardContent) -> ModelCardData:
-    """Build a card's front matter.
+    """Build the front matter of a model card, such as its tags, data sets and results.
 
     Args:
         card: the card's content.
@@ -377,6 +385,7 @@ def build_metadata(card: CardContent) -> ModelCardData:
     base_model = str(card.checkpoint.record.get("start") or "")
     datasets = [card.trained_on, *(card.add_hub_id(audit.data) for audit in card.audits)]
     hub_ids = [dataset.hub_id for dataset in datasets if dataset is not None and dataset.hub_id]
+    # The keys of a dictionary are unique and keep their order. Empty fields must be None.
     return ModelCardData(
         license=card.license,
         library_name="transformers",
@@ -391,7 +400,7 @@ def build_metadata(card: CardContent) -> ModelCardData:
 
 
 def build_eval_results(card: CardContent) -> list[EvalResult]:
-    """Build a card's evaluation results: training scores and audit findings.
+    """Build the evaluation results of a model card: scores from the training, and audit results.
 
     Results for the same data set and split are adjacent. Values that are not finite are omitted.
 
@@ -410,7 +419,7 @@ def build_eval_results(card: CardContent) -> list[EvalResult]:
 
 
 def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
-    """Yield the recorded training scores for test and validation texts."""
+    """Yield the scores for test and validation texts that were measured after training."""
     record = card.checkpoint.record
     data = card.trained_on or card.add_hub_id(DatasetReference("training data"))
     metrics = record.get("metrics") or {}
@@ -424,15 +433,20 @@ def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
 
 
 def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[EvalResult]:
-    """Yield an audit's findings, with the accuracy only if the training did not record it."""
+    """Yield the results of an audit, one for each question that it answered.
+
+    The accuracy is left out if the training record already contains it.
+    """
     data = card.add_hub_id(audit.data)
-    recorded_metrics = (card.checkpoint.record.get("metrics") or {}).keys()
+    recorded_metrics = card.checkpoint.record.get("metrics") or {}
     for finding in audit.findings:
         if finding.rule == "accuracy":
-            # The finding's value is the accuracy minus the most frequent class's share.
-            majority = finding.yardsticks.get("majority")
-            if majority is not None and f"{audit.split}_accuracy" not in recorded_metrics:
-                accuracy = finding.value + majority
+            # The value of this finding is a difference: the accuracy of the model minus the
+            # accuracy of a model that always predicts the most frequent class.
+            majority_accuracy = finding.yardsticks.get("majority")
+            is_recorded = f"{audit.split}_accuracy" in recorded_metrics
+            if majority_accuracy is not None and not is_recorded:
+                accuracy = finding.value + majority_accuracy
                 size = {"n": finding.n, "seed": audit.seed}
                 yield _build_result(card, data, audit.split, "accuracy", "accuracy", accuracy, size)
         elif math.isfinite(finding.value):
@@ -459,7 +473,17 @@ def _build_result(
     value: float,
     arguments: Mapping[str, Any],
 ) -> EvalResult:
-    """Build one evaluation result for the front matter."""
+    """Build one evaluation result for the front matter of a model card.
+
+    Args:
+        card: the card's content.
+        data: data set on which the model was evaluated.
+        split: data split, such as "test".
+        metric: identifier of the metric.
+        name: name of the metric for readers.
+        value: value of the metric.
+        arguments: further data that are stored with the result, such as the number of texts.
+    """
     dataset_name = clean_text(data.hub_id or data.name)
     # All local data sets have the same type, so without a configuration they would be merged.
     dataset_config = None if data.hub_id else dataset_name

@@ -12,16 +12,16 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 
 def answer_request(request: dict) -> dict:
-    """Render a conversation and return its text, or the error message of the template.
+    """Convert a conversation to a prompt with a chat template.
 
     Args:
         request: the keyword arguments of Transformers' ``render_jinja_template``.
 
     Returns:
-        ``{"text": …}`` or ``{"error": …}``.
+        ``{"text": prompt}``, or ``{"error": message}`` if the template raises an exception.
     """
     try:
-        # The second result would locate the assistant's turns, which is not requested here.
+        # The function also returns the positions of the assistant's turns, which are not needed.
         texts = render_jinja_template(**request)[0]
         return {"text": texts[0]}
     # A template may raise any exception, not only Jinja's.

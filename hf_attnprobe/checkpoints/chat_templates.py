@@ -141,7 +141,7 @@ class _RenderingProcess:
             return None if is_timed_out.is_set() else {"error": "the rendering process has ended"}
 
     def _start(self) -> "subprocess.Popen[str]":
-        """Start the process and wait until it can render."""
+        """Start the process that renders chat templates, and wait until it is ready."""
         script = Path(__file__).with_name("chat_template_process.py")
         # Both processes must import the same Transformers, so the child gets this search path. With
         # -P, modules in this folder cannot hide others with the same name.
@@ -168,7 +168,7 @@ class _RenderingProcess:
         return process
 
     def _stop(self) -> None:
-        """Kill the process if it runs."""
+        """Kill the process that renders chat templates, if it is running."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -93,7 +93,9 @@ def load_config(origin: Origin, **labels: Any) -> PreTrainedConfig:
 
 
 def check_config_values(values: Mapping[str, Any], name: str) -> None:
-    """Check a configuration for values that would make Transformers hang or fail silently.
+    """Check that the numbers of labels and layers in a configuration are realistic.
+
+    With a damaged configuration, Transformers could hang or fail without an error.
 
     Args:
         values: a parsed config.json.
@@ -187,7 +189,7 @@ themselves.
 
 
 def find_head_by_class(class_name: str) -> Head | None:
-    """Find the task head that a model class has, by the suffix of the class name.
+    """Find the task head of a model class from the end of its name.
 
     Args:
         class_name: the class name, such as ``BertForSequenceClassification``.
@@ -195,7 +197,7 @@ def find_head_by_class(class_name: str) -> Head | None:
     Returns:
         The head; None if it is not supported.
     """
-    # XLNetForQuestionAnsweringSimple and GPT2LMHeadModel, for example, have irregular suffixes.
+    # Some class names have irregular endings: XLNetForQuestionAnsweringSimple, GPT2LMHeadModel.
     regular_name = class_name.removesuffix("Simple").replace("LMHeadModel", "ForCausalLM")
     return next((head for head in HEADS if regular_name.endswith(head.suffix)), None)
 
@@ -264,7 +266,10 @@ def find_head(config: PreTrainedConfig, name: str, task: str | None = None) -> H
 
 
 def list_architectures(architectures: Any) -> list[str]:
-    """Return a configuration's ``architectures`` as class names; empty if it is not a list."""
+    """Convert the field ``architectures`` of a configuration to a list of class names.
+
+    If the field is not a list, the result is empty.
+    """
     if not isinstance(architectures, list):
         return []
     return [str(class_name) for class_name in architectures]
@@ -294,7 +299,7 @@ def find_saved_task(origin: Origin) -> str | None:
 
 
 def check_is_decoder_only(class_name: str, config: Any, name: str) -> None:
-    """Check that a language model has no separate encoder for images or text.
+    """Check that a language model only has a decoder, and no encoder for images or text.
 
     Args:
         class_name: the model's class name.
@@ -387,13 +392,13 @@ PEFT_WEIGHT_PREFIX = "base_model.model."
 
 
 def read_adapter_config(origin: Origin) -> dict[str, Any] | None:
-    """Read a checkpoint's ``adapter_config.json``.
+    """Read a checkpoint's ``adapter_config.json``, in which a peft adapter names its base model.
 
     Args:
         origin: the checkpoint's source.
 
     Returns:
-        The content; None if the checkpoint is a whole model.
+        The content; None if the checkpoint is a whole model and not an adapter.
 
     Raises:
         AttnProbeError: if the file cannot be read, or names no base model.
@@ -494,7 +499,10 @@ def load_adapter_model(
 
 
 def _check_mergeable(origin: Origin, values: Mapping[str, Any]) -> None:
-    """Raise AttnProbeError if adapters of this type cannot be merged into their base model's weights."""
+    """Check that the adapter has a type that can be merged into the weights of its base model.
+
+    This is possible for LoRA, for example, but not for adapters that add prompts to the input.
+    """
     from peft import PromptLearningConfig
     from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 
@@ -517,7 +525,11 @@ def _choose_adapter_head(
     base: Origin,
     task: str | None,
 ) -> Head:
-    """Return the head for the adapter's task, the user's task, or otherwise the base model's head."""
+    """Choose the task head to load for an adapter.
+
+    The task comes from the adapter's configuration, or otherwise from ``--task``. If both are
+    missing, the head of the base model is used.
+    """
     adapter_task = PEFT_TASKS.get(str(values.get("task_type")))
     if adapter_task is not None and task not in (None, adapter_task):
         raise AttnProbeError(
@@ -532,7 +544,12 @@ def _choose_adapter_head(
 def _count_adapter_labels(
     weights: Mapping[str, torch.Tensor], config: PreTrainedConfig, head: Head
 ) -> int | None:
-    """Count the labels of the head that an adapter contains; return None if it contains no head."""
+    """Count the labels of the classification head in an adapter's weights.
+
+    Returns:
+        The number of labels; None if the adapter contains no head.
+    """
+    # On the device "meta", the model is built without allocating memory for its weights.
     with torch.device("meta"):
         empty_model = head.auto.from_config(config)
     # The head is a linear layer with one output per label. The adapter's head may have another number
@@ -600,7 +617,11 @@ def load_model(
 def _load_with_info(
     head: Head, origin: Origin, config: PreTrainedConfig, **options: Any
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """Load a model, and return it with lists of missing, unused and mismatched weight names."""
+    """Load a model, and return it with the names of weights that do not fit.
+
+    These are weights that are missing in the files, that the model does not use, or that have
+    another size.
+    """
     with origin.convert_errors():
         # Mismatched sizes are ignored here, since check_weights reports them afterwards.
         return head.auto.from_pretrained(
@@ -618,7 +639,7 @@ def _load_with_info(
 def load_attention_classifier(
     model: str | Path, purpose: str, advice: str
 ) -> AttentionClassifierForSequenceClassification:
-    """Load an attention classifier.
+    """Load a model, and check that it is an attention classifier of this package.
 
     Args:
         model: the model's folder or Hub id.
@@ -643,12 +664,12 @@ def load_attention_classifier(
 def is_attention_classifier(
     config: PreTrainedConfig,
 ) -> TypeGuard[AttentionClassifierConfig]:
-    """Return whether a configuration belongs to an attention classifier from this package."""
+    """Check whether a configuration belongs to an attention classifier from this package."""
     return config.model_type == AttentionClassifierConfig.model_type
 
 
 def has_trained_attention(config: PreTrainedConfig) -> bool:
-    """Return whether a model is an attention classifier with one trained attention layer.
+    """Check whether a model is an attention classifier with one trained attention layer.
 
     Models with two attention levels (hierarchical) or with fixed attention weights are excluded.
     """
@@ -658,7 +679,7 @@ def has_trained_attention(config: PreTrainedConfig) -> bool:
 
 
 def _check_model_folder(folder: Path) -> None:
-    """Raise AttnProbeError if a folder has no configuration, no weights, or an unfinished model."""
+    """Check that a folder contains a configuration and the weights of a finished model."""
     check_training_finished(folder)
     if not any((folder / name).exists() for name in CONFIG_FILES):
         raise AttnProbeError(
@@ -696,7 +717,10 @@ TOKENIZER_ADVICE = "Save a tokenizer in the model's folder with tokenizer.save_p
 def load_tokenizer(
     model: str | Path | Origin, *, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """Load a model's tokenizer; an adapter without a tokenizer uses its base model's.
+    """Load the tokenizer of a model.
+
+    If the model is an adapter without its own tokenizer, the tokenizer of its base model is
+    loaded.
 
     Args:
         model: a folder, a Hub id or a located checkpoint.
@@ -713,7 +737,8 @@ def load_tokenizer(
     if adapter is not None and origin.find_file("tokenizer_config.json") is None:
         origin = locate_base_model(origin, adapter)
     try:
-        # Bandit asks for a revision; load_arguments contains it if the user chose one.
+        # The security checker bandit requires a revision here. It is in load_arguments if the user
+        # chose one.
         tokenizer = AutoTokenizer.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
@@ -738,7 +763,7 @@ def load_processor(origin: Origin) -> Any:
         The processor; None if it is missing or cannot be loaded, for example without Pillow.
     """
     try:
-        # hub_arguments contains the model's revision.
+        # The security checker bandit requires a revision here. It is in hub_arguments.
         return AutoImageProcessor.from_pretrained(  # nosec B615
             origin.name,
             trust_remote_code=origin.trust_remote_code,
@@ -749,7 +774,7 @@ def load_processor(origin: Origin) -> Any:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Check that a tokenizer is complete, independently of its model.
+    """Check that a tokenizer has a vocabulary, and that its settings have valid types.
 
     Args:
         tokenizer: the tokenizer.

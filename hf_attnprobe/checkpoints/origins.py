@@ -210,8 +210,8 @@ def find_commit(origin: Origin) -> str | None:
 def _choose_folder(folder: Path, subfolder: str | None) -> str:
     """Return the folder that contains the model's files.
 
-    The subfolder is used if it is not None. If the folder contains several checkpoints of a
-    training, the folder of the best checkpoint is returned.
+    This is ``folder`` itself, or its subfolder. If this folder contains several checkpoints of a
+    training, it is the folder of the best checkpoint.
     """
     if subfolder is not None:
         if not (folder / subfolder).is_dir():

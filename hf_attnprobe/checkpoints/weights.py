@@ -31,12 +31,14 @@ INT4_GROUP_SIZE = 128
 
 
 def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> Tensor:
-    """Round a weight matrix to multiples of a step, as in quantisation to a few bits.
+    """Round the weights of a matrix to a few values, as in quantisation to a few bits.
+
+    All values are multiples of a step. For example, with 2 bits they are −step, 0 and step. The
+    step is chosen such that the weight with the largest magnitude is not changed.
 
     Args:
         weight: matrix, [outputs, inputs].
-        bits: number of bits per weight. The result has at most 2^bits − 1 different multiples of the
-            step, including 0.
+        bits: number of bits per weight. There are at most 2^bits − 1 different values per step.
         group_size: number of consecutive inputs that share a step; None for all inputs. The last
             group may be smaller.
 
@@ -57,7 +59,7 @@ def round_to_steps(weight: Tensor, bits: int, group_size: int | None = None) -> 
 
 
 def prune_half(weight: Tensor) -> Tensor:
-    """Set the half of a matrix's entries with the smallest magnitudes to 0.
+    """Set half of the entries in a matrix to 0: those with the smallest magnitudes.
 
     Args:
         weight: matrix, [outputs, inputs].
@@ -138,9 +140,11 @@ def _change_matrices(model: nn.Module, change: Callable[[Tensor], Tensor]) -> No
 
 
 def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
-    """Yield each weight matrix once, with True if its shape is [inputs, outputs] as in GPT-2.
+    """Yield each weight matrix of a model once, except embeddings.
 
-    All other matrices have the shape [outputs, inputs].
+    Yields:
+        The matrix, and whether its shape is [inputs, outputs], as in GPT-2. Other matrices have
+        the shape [outputs, inputs].
     """
     # Embeddings count as visited, so neither they nor output layers that share their weights are
     # yielded.
@@ -164,7 +168,10 @@ def _iterate_matrices(model: nn.Module) -> Iterator[tuple[Tensor, bool]]:
 
 
 def _shuffle_weights(model: nn.Module, seed: int) -> None:
-    """Shuffle the entries within every weight tensor, except padding embeddings, which remain 0."""
+    """Shuffle the entries within every weight tensor of a model.
+
+    The embedding of the padding token is not shuffled, so it remains 0.
+    """
     padding_rows = {
         id(module.weight): module.padding_idx
         for module in model.modules()
@@ -175,7 +182,13 @@ def _shuffle_weights(model: nn.Module, seed: int) -> None:
 
 
 def _shuffle_parameter(parameter: nn.Parameter, seed: int, fixed_row: int | None) -> None:
-    """Shuffle a tensor's entries in place; the row ``fixed_row`` keeps its entries."""
+    """Shuffle the entries of a weight tensor in place.
+
+    Args:
+        parameter: the weight tensor.
+        seed: random seed.
+        fixed_row: index of a row that is not shuffled, or None.
+    """
     is_shuffled = torch.ones(parameter.shape, dtype=torch.bool)
     if fixed_row is not None:
         is_shuffled[fixed_row] = False
@@ -187,7 +200,10 @@ def _shuffle_parameter(parameter: nn.Parameter, seed: int, fixed_row: int | None
 
 
 def _reinitialise(model: nn.Module, seed: int) -> None:
-    """Replace the weights with a new initialisation for the same class and configuration."""
+    """Replace the weights of a model with those of a new, untrained model.
+
+    The new model has the same class and configuration.
+    """
     if not isinstance(model, PreTrainedModel):
         raise AttnProbeError(
             f"--weights 'untrained' needs a Transformers model, got {type(model).__name__}; use "

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _choose_resume_advice(words: Sequence[str]) -> str:
-    """Return the advice that is printed if the command is interrupted."""
+    """Return the advice on how to continue, to be printed if the command is interrupted."""
     if words[:1] == ["demo"]:
         return "run the same command again to start over"
     has_output_dir = any(word.startswith("--output-dir") for word in words)
@@ -149,7 +149,10 @@ def _raise_on_signals(advice: str) -> Iterator[list[int]]:
 
 
 def _print_interruption(number: int, advice: str) -> int:
-    """Print the reason for an interruption (first process only) and return the exit code."""
+    """Print why the command was interrupted, and return the exit code.
+
+    If there are several processes, only the first one prints the message.
+    """
     if _is_first_process():
         print_text(
             f"attnprobe: {SIGNAL_DESCRIPTIONS[signal.Signals(number)]}; {advice}",
@@ -164,12 +167,16 @@ def _is_first_process() -> bool:
 
 
 def _print_error(error: BaseException) -> int:
-    """Print a known error and return its exit code; raise any other error again."""
+    """Print the message of an expected error and return its exit code.
+
+    An unexpected error is raised again.
+    """
     if isinstance(error, AttnProbeError):
         _print_once(escape_line(str(error)))
         return 1
     if isinstance(error, BrokenPipeError):
-        # Without this, the flush at exit would fail as well and print a traceback.
+        # Redirect stdout to nowhere. Otherwise, Python would write to it again at exit, fail and
+        # print a traceback.
         with contextlib.suppress(AttributeError, OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE_EXIT_CODE
@@ -184,7 +191,7 @@ def _print_error(error: BaseException) -> int:
 
 
 def _print_once(message: str) -> None:
-    """Print an error message to stderr, but only once if all processes of a run have failed.
+    """Print an error message to stderr, only once even if several processes have failed.
 
     The first process prints the message immediately, and the launcher then stops the others. The
     other processes wait, and print the message only if they have not been stopped.

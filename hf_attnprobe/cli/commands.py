@@ -508,7 +508,10 @@ def add_detection_limit_command(parser: CommandParser) -> None:
 
 
 def run_detection_limit(arguments: dict[str, Any]) -> None:
-    """Find the smallest planted effect that the tests detect in a model, and print the report."""
+    """Find the smallest effect that the tests can detect in a model, and print the report.
+
+    For this purpose, effects with known sizes are added to the model.
+    """
     from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 
     report = find_detection_limit(
@@ -703,7 +706,8 @@ def run_command(words: Sequence[str]) -> int:
     command = arguments.pop("command")
     check_paths(arguments)
     if _may_need_hub(arguments) and not _can_reach_hub():
-        # Without this, the Hub libraries retry for about a minute before they fail.
+        # In offline mode, the Hub libraries fail immediately. Otherwise, they would retry for
+        # about a minute.
         os.environ["HF_HUB_OFFLINE"] = "1"
     with _log_to_stderr():
         return COMMANDS[command](arguments) or 0
@@ -716,12 +720,12 @@ HUB_TIMEOUT_SECONDS = 3.0
 
 
 def _may_need_hub(arguments: Mapping[str, Any]) -> bool:
-    """Return whether the command loads a model or data that are not local files."""
+    """Check whether the command loads a model or data that are not local files."""
     if "dataset" not in arguments:
         return False
     model = arguments.get("model") or arguments.get("models") or "."
     for source in (model, arguments["dataset"]):
-        # In name=folder, the folder is the path.
+        # A data set can be given as name=folder. Only the folder is a path.
         path = str(source).rpartition("=")[2]
         if not Path(path).exists():
             return True
@@ -729,9 +733,9 @@ def _may_need_hub(arguments: Mapping[str, Any]) -> bool:
 
 
 def _can_reach_hub() -> bool:
-    """Return whether the Hub accepts connections.
+    """Check whether the Hub accepts connections.
 
-    If a proxy is configured, or the user chose offline mode, this is not tested, and the result is
+    If a proxy is configured, or the user chose offline mode, nothing is checked, and the result is
     True.
     """
     if getproxies().keys() - {"no"} or "HF_HUB_OFFLINE" in os.environ:
@@ -771,7 +775,7 @@ def build_parser() -> CommandParser:
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Print this package's log messages to stderr within the context."""
+    """Print this package's log messages to stderr inside a ``with`` block."""
     package_logger = logging.getLogger("hf_attnprobe")
     previous_level = package_logger.level
     handler = ProgressAwareHandler()

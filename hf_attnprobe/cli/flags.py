@@ -149,7 +149,8 @@ class ShowAllFlags(argparse.Action):
 
 
 def _format_test_options(options_by_test: Mapping[str, type[Options]]) -> str:
-    """Return the help of all test options, written as ``TEST.OPTION=VALUE`` like in ``--set``."""
+    """Return a help text that lists the options of all tests, as ``TEST.OPTION=VALUE``."""
+    # This parser is only used to format the help text.
     listing = argparse.ArgumentParser(usage=argparse.SUPPRESS, add_help=False)
     group = listing.add_argument_group("options of tests, to be used with --set")
     for test, options_class in options_by_test.items():
@@ -259,9 +260,11 @@ def _check_option(word: str, options_by_test: Mapping[str, type[Options]]) -> No
 def parse_test_selection(
     arguments: Mapping[str, Any], load_test_options: LoadTestOptions
 ) -> dict[str, dict[str, Any]] | None:
-    """Convert the flags ``--tests`` and ``--set`` to a dictionary of options for each test.
+    """Convert the flags ``--tests`` and ``--set`` to the options of each selected test.
 
-    The result is None if neither flag is used. The command then runs its default tests.
+    Returns:
+        Options by test name. It is None if neither flag is used; the command then runs its default
+        tests.
     """
     if arguments["tests"] is None and not arguments["set"]:
         return None
@@ -298,10 +301,11 @@ def add_answer_flags(parser: CommandParser) -> None:
 
 
 def build_data(arguments: Mapping[str, Any]) -> Data:
-    """Convert parsed flags to the data to audit.
+    """Convert parsed flags to the description of the data to audit.
 
-    The result is :class:`Answers` (passages with questions) if the user set any flag that only
-    :class:`Answers` has, otherwise :class:`Data` (texts).
+    Returns:
+        :class:`Answers` (passages with questions) if the user set any flag that only
+        :class:`Answers` has, otherwise :class:`Data` (texts).
     """
     fields = collect_fields([Answers])
     answer_fields = fields.keys() & arguments.keys() - collect_fields([Data])
@@ -339,6 +343,7 @@ def _add_flag(parser: ParserOrGroup, field: dataclasses.Field, hint: Any) -> Non
     if item is bool:
         settings = {"action": "store_true", "default": default}
         if default:
+            # An option that is on by default gets a flag that switches it off.
             flag, text = flag.replace("--", "--no-", 1), f"do not {text}"
             settings = {"action": "store_false", "dest": name}
     else:

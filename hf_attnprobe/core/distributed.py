@@ -24,7 +24,7 @@ def require_single_process(command: str) -> None:
 
 
 def get_process_state() -> "PartialState":
-    """Return the distributed state of this process: its rank, the process count and its device.
+    """Return the rank and the device of this process, and the number of processes.
 
     Returns:
         The state, which the first call creates and later calls share.

@@ -44,7 +44,9 @@ def _format_cell(content: object) -> str:
 
 
 def escape_markdown_match(match: re.Match[str]) -> str:
-    r"""Escape a matched Markdown character; for use as the replacement in ``re.sub``.
+    r"""Escape a Markdown character that a regular expression has matched.
+
+    This function can be passed to ``re.sub`` as the replacement.
 
     ``<`` becomes ``&lt;``, since ``\<`` still begins HTML in some Markdown dialects.
 

@@ -47,7 +47,7 @@ MAX_MESSAGE_LENGTH = 120
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an exception was raised because memory ran out, on a CPU or an accelerator.
+    """Check whether an exception was raised because a CPU or GPU ran out of memory.
 
     Args:
         error: Any exception.
@@ -209,7 +209,7 @@ class PeakMemory(TorchDispatchMode):
 
     @contextmanager
     def limit_operations(self, n_operations: int) -> Iterator[None]:
-        """Leave the ``with`` block early, without an error, after a number of tensor operations.
+        """Leave a ``with`` block after a number of tensor operations, without an error.
 
         Args:
             n_operations: Number of operations to execute.
@@ -309,7 +309,7 @@ def limit_threads(model: nn.Module | None) -> Iterator[int]:
 
 
 def has_native_bfloat16() -> bool:
-    """Check whether the CPU has instructions for bfloat16 products.
+    """Check whether the CPU has instructions for products of bfloat16 numbers.
 
     With these instructions, bfloat16 products take about half as long as float32 products. Other CPUs
     convert the numbers to float32 first.

@@ -11,10 +11,10 @@ from types import ModuleType
 
 
 def call_after_import(package: str, callback: Callable[[], object]) -> None:
-    """Call a function as soon as a package is imported, or now if it is imported already.
+    """Call a function as soon as a package is imported.
 
-    Python imports a package before its submodules, so the callback runs before the code of any
-    submodule that is imported first.
+    If the package has been imported already, the function is called immediately. Python imports a
+    package before its submodules, so the function also runs before the code of any submodule.
 
     Args:
         package: Name of a top-level package.
@@ -43,15 +43,19 @@ class _ImportHook(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Return the import specification of the package; None for every other module.
+        """Find the package, and arrange that the callback runs after its import.
 
-        Some libraries call this method only to check whether the package is installed. Therefore the
-        callback does not run here, but after the module has been executed.
+        Python calls this method for every import. Some libraries call it only to check whether the
+        package is installed. Therefore the callback does not run here, but after the code of the
+        package.
 
         Args:
             name: Name of the module to find.
             path: Search path of the parent package; None for a top-level module.
             target: Module to reload, if any.
+
+        Returns:
+            The import specification of the package; None for every other module.
         """
         if name != self.package:
             return None

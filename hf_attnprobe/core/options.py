@@ -105,7 +105,7 @@ class Options:
 
 
 def public_function(function: F) -> F:
-    """Decorate a public function so that it checks argument types and silences other libraries.
+    """Decorate a public function so that it checks its arguments and silences other libraries.
 
     Type hints that are strings (for types that are imported later) are not checked.
 
@@ -173,7 +173,7 @@ def select_options(values: Mapping[str, Any], option_class: type[T]) -> T:
 
 
 def build_options(values: Mapping[str, Any], option_class: type[T], suffix: str = "") -> T:
-    """Create an options object from values by name; raise an error for an unknown name.
+    """Create an options object from a dictionary, and reject keys that are not its fields.
 
     Args:
         values: Values by name.
@@ -241,7 +241,7 @@ def resolve_tests(
     option_classes: Mapping[str, type[Options]],
     default: Collection[str],
 ) -> dict[str, Options]:
-    """Return the options of all selected tests.
+    """Return the options of all tests that the user selected.
 
     The name "default" selects the default tests. A test that is selected without options gets its
     default options.
@@ -457,10 +457,10 @@ class SavedModel(Options):
 
 
 def convert_model_name(model: Any) -> Any:
-    """Convert the name of a model to a :class:`SavedModel`; return other objects unchanged.
+    """Convert the name of a model to a :class:`SavedModel`.
 
     Args:
-        model: A folder, a Hub id, or a model object.
+        model: A folder, a Hub id, or a model object. An object is returned unchanged.
     """
     is_name = isinstance(model, str | os.PathLike)
     return SavedModel(os.fspath(model)) if is_name else model
@@ -497,6 +497,7 @@ def check_path(purpose: str, name: str) -> None:
     Raises:
         AttnProbeError: The path does not exist.
     """
+    # Remove a revision, as in "folder/model@main", unless it is part of an existing path.
     path = name if Path(name).exists() else name.partition("@")[0]
     is_path = path.startswith((".", "/", "~")) or path.count("/") > 1
     if is_path and "://" not in path and not Path(path).exists():
@@ -507,14 +508,15 @@ def check_path(purpose: str, name: str) -> None:
 
 
 def get_item_type(hint: Any) -> tuple[Any, bool]:
-    """Return the type of an option's values, and whether the option is a list of them.
+    """Return the type of an option's value from its type hint.
+
+    If the option can be a list, the type of its items is returned.
 
     Args:
         hint: Type hint of the option.
 
     Returns:
-        The type, and whether the option is a list. If the hint allows a list, the type is that of the
-        list items; otherwise it is the first type that the hint allows.
+        The first type that the hint allows, and whether the option is a list.
 
     >>> get_item_type(Sequence[float] | None), get_item_type(str | int | None)
     ((<class 'float'>, True), (<class 'str'>, False))
@@ -557,7 +559,7 @@ def parse_option(option_class: type[Options], name: str, text: str) -> Any:
 
 
 def _parse_item(item_type: Any, text: str) -> Any:
-    """Convert text to a bool, int or float; if another type is expected, return the text unchanged."""
+    """Convert text to a bool, int or float. For any other type, return the text unchanged."""
     if item_type is bool:
         return {"true": True, "false": False}[text]
     return item_type(text) if item_type in (int, float) else text

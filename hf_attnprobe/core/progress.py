@@ -74,7 +74,7 @@ class ProgressBar:
             print_text(f"{self.name}: done in {duration}", file=sys.stderr)
 
     def start_part(self, name: str) -> None:
-        """Start the next part of the work, and mark the current one as finished.
+        """Start the next part of the work; the current part is then finished.
 
         Args:
             name: Part name, for example a model folder.
@@ -130,7 +130,10 @@ class ProgressBar:
             print_line(line)
 
     def _draw(self, time_left: str, activity: str, now: float) -> None:
-        """Redraw the bar; if stderr is a file, print a line if enough time has passed."""
+        """Draw the progress bar again.
+
+        If stderr is a file, a bar cannot be redrawn. A new line is then printed from time to time.
+        """
         if not can_rewrite_line():
             is_first = self._last_line == self._start
             interval = SECONDS_TO_FIRST_LINE if is_first else SECONDS_BETWEEN_LINES
@@ -194,10 +197,11 @@ def format_duration(seconds: float) -> str:
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Silence progress bars of Transformers and datasets, and Transformers warnings, in a block.
+    """Switch off progress bars and warnings of other libraries inside a ``with`` block.
 
-    The previous settings are restored at the end of the ``with`` block. It can also be used as a
-    decorator: ``@silence_libraries()``.
+    These are the progress bars of Transformers and datasets, and the warnings of Transformers. The
+    previous settings are restored at the end of the block. It can also be used as a decorator:
+    ``@silence_libraries()``.
     """
     with _silence_transformers(), silence_datasets():
         yield

@@ -33,13 +33,13 @@ Readings = Mapping[str, TestReadings]
 
 
 def make_share_reading(sentence: str) -> Reading:
-    """Describe a statistic whose values are shares between 0 and 1.
+    """Create the description (reading) of a statistic whose values are between 0 and 1.
 
     Args:
         sentence: Template of the sentence that reports print for the statistic.
 
     Returns:
-        A reading with ``is_share=True``.
+        A description with ``is_share=True``.
     """
     return Reading(sentence, is_share=True)
 
@@ -49,12 +49,13 @@ def get_sentence(test: str, statistic: str, readings: Readings) -> str:
 
     Args:
         test: Test name.
-        statistic: Statistic name, ``name`` or ``name@key``; the key does not matter.
-        readings: Readings of all tests.
+        statistic: Statistic name, ``name`` or ``name@key``, such as ``jsd@0.05``.
+        readings: Descriptions of the statistics of all tests, by test and statistic.
 
     Raises:
-        KeyError: The statistic has no reading.
+        KeyError: The statistic has no description.
     """
+    # All keys of a statistic share one description, so the part after "@" is removed.
     reading = readings[test][statistic.partition("@")[0]]
     return reading if isinstance(reading, str) else reading.sentence
 
@@ -64,11 +65,12 @@ def is_declared_share(test: str, statistic: str, readings: Readings) -> bool:
 
     Args:
         test: Test name.
-        statistic: Statistic name, ``name`` or ``name@key``; the key does not matter.
-        readings: Readings of all tests.
+        statistic: Statistic name, ``name`` or ``name@key``, such as ``jsd@0.05``.
+        readings: Descriptions of the statistics of all tests, by test and statistic.
 
     Returns:
-        False if the statistic has no reading.
+        True for a share; False for other statistics and those without a description.
     """
+    # All keys of a statistic share one description, so the part after "@" is removed.
     reading = readings.get(test, {}).get(statistic.partition("@")[0])
     return isinstance(reading, Reading) and reading.is_share

@@ -242,11 +242,11 @@ def _parse_typed_dict(target_type: Any, value: Mapping[str, Any], location: str)
 
 
 def parse_fields(data_class: Any, data: Mapping[str, Any], *excluded: str) -> dict[str, Any]:
-    """Parse the field values of a dataclass from plain data, which may have further keys.
+    """Parse the field values of a dataclass from plain data.
 
     Args:
         data_class: The dataclass.
-        data: Plain data by name.
+        data: Plain data by name. Keys that are not fields are ignored.
         excluded: Names of fields to skip, because the data do not contain them.
 
     Returns:
@@ -312,7 +312,7 @@ def _select_type(value: Any, hint: Any) -> Any:
 
 
 def _can_represent(value: Any, target_type: Any) -> bool:
-    """Check whether a plain value can be parsed to a type; nested items are not checked."""
+    """Check whether a plain value can be parsed to a type, without checking nested items."""
     if get_origin(target_type) is Literal:
         return value in get_args(target_type)
     # A bool is an instance of int, but does not count as a number.

@@ -23,7 +23,7 @@ and code points that cannot be encoded (surrogates and noncharacters).
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Replace control characters with visible escape sequences; keep line breaks and tabs.
+    r"""Replace control characters, except line breaks and tabs, with visible escape sequences.
 
     Args:
         text: Any text.

@@ -41,6 +41,7 @@ class KnownDataset:
         """Convert the description to plain values for JSON, with the card's fields at the top level."""
         values = asdict(self)
         card = values.pop("card")
+        # The key in JSON is "found".
         values["found"] = values.pop("n_texts_by_split")
         return values | card
 
@@ -64,9 +65,9 @@ class KnownDataset:
         return "\n".join(lines)
 
     def list_required_files(self) -> list[str]:
-        """Return sentences about the files that the user must provide or may provide."""
+        """Return sentences about the files that are needed to load this data set."""
         recipe = RECIPES[self.name]
-        sentences = [*self.card.bring]
+        sentences = list(self.card.bring)
         if recipe.authors_files:
             sentences.append(
                 f"to convert these files: python examples/authors_files.py {self.name} FILES FOLDER"

@@ -329,6 +329,7 @@ class DatasetName:
         >>> DatasetName.parse("data/SST (test)")
         DatasetName(name='data/SST', split='test')
         """
+        # Split at the last " (", because the name may contain brackets too.
         name, _, split = text.rpartition(" (")
         if not name:
             return cls(text, "")
@@ -427,13 +428,15 @@ def _drop_missing_columns(
     A recipe contains the column names of a data set on the Hub. A local copy often has columns
     named `text` and `label` instead. Columns that the user named are never removed.
     """
+    # The names of all columns in all splits.
     present = {name for examples in splits.values() for name in examples.column_names}
     usual_names = {"text_column": TEXT_COLUMNS, "label_column": ("label",)}
     for field_name, usual_columns in usual_names.items():
         recipe_columns = {*list_columns(getattr(recipe, field_name))}
-        substitutes = present & {*usual_columns}
+        substitutes = present & set(usual_columns)
         is_user_choice = user_fields.get(field_name) is not None
         if not is_user_choice and substitutes and not recipe_columns <= present:
+            # Without a column name, the columns with usual names are read.
             cleared_field: dict[str, Any] = {field_name: None}
             recipe = replace(recipe, **cleared_field)
             logger.warning(
@@ -474,6 +477,7 @@ def _read_word_labels(
     column = find_word_label_column(source, requested_column)
     if column is None:
         return None, None
+    # A list feature stores the type of its items in the attribute "feature".
     is_list = hasattr(source.features.get(column), "feature")
     if not is_list:
         return None, None
@@ -486,6 +490,7 @@ def _find_label_columns(source: "datasets.Dataset", recipe: Recipe) -> str | tup
     if recipe.label_column is None:
         present = [name for name in LABEL_COLUMNS if name in source.column_names]
         return present[0] if present else None
+    # Remove repetitions, but keep the order.
     distinct_names = tuple(dict.fromkeys(list_columns(recipe.label_column)))
     for name in distinct_names:
         check_column_exists(source.column_names, name, "--label-column")
@@ -569,7 +574,7 @@ def _build_dataset(
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def make_class_feature(names: tuple[str, ...] | None) -> Any:
-        return _make_feature("int64") if names is None else ClassLabel(names=[*names])
+        return _make_feature("int64") if names is None else ClassLabel(names=list(names))
 
     label_features = {
         "classes": make_class_feature(labels.names),
@@ -598,6 +603,7 @@ def _build_dataset(
 def get_label_type(examples: "datasets.Dataset") -> str:
     """Return the label type of a split: "classes", "numbers", or "several" for lists of labels."""
     feature = examples.features["label"]
+    # A list feature stores the type of its items in the attribute "feature".
     if hasattr(feature, "feature"):
         return "several"
     return "numbers" if str(feature.dtype).startswith("float") else "classes"
@@ -608,6 +614,7 @@ def has_labels(examples: "datasets.Dataset") -> bool:
     if {"word_labels", "answer_start"} & set(examples.column_names):
         return True
     label_type, labels = get_label_type(examples), read_column(examples, "label")
+    # A missing label is stored as −1, NaN or None, depending on the label type.
     if label_type == "classes":
         return max(labels, default=-1) >= 0
     if label_type == "numbers":

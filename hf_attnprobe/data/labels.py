@@ -50,14 +50,17 @@ MAX_LABEL_NAMES_IN_MESSAGE = 10
 
 
 def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
-    """Convert label cells to class names.
+    """Convert the cells of a label column to class names.
+
+    For example, with the names ("negative", "positive"), the cells 1 and None become "positive" and
+    None.
 
     Args:
-        cells: class numbers, or names if ``names`` is None; None for unlabelled texts.
+        cells: class numbers or class names; None for unlabelled texts.
         names: class names by number; None if the cells are the names themselves.
 
     Returns:
-        One name per label, None for unlabelled texts.
+        One class name per cell; None for unlabelled texts and for numbers out of range.
     """
     if names is None:
         return [None if cell is None else str(cell) for cell in cells]
@@ -156,14 +159,16 @@ def read_labels(
 
 
 def join_label_columns(columns: Sequence[list[Any]], names: Sequence[str]) -> list[Any]:
-    """Combine one column of 0 and 1 per label into a list of label numbers for each text.
+    """Combine label columns of 0 and 1 into one list of label numbers for each text.
+
+    For example, a text with 1, 0 and 1 in three columns has the labels [0, 2].
 
     Args:
-        columns: each column's cells.
+        columns: each column's cells; one column per label.
         names: column names for error messages.
 
     Returns:
-        For each text the indices of the columns with 1; None for a text with a missing cell.
+        The label numbers of each text; None for a text with a missing cell.
 
     Raises:
         AttnProbeError: if a cell is neither 0 nor 1.
@@ -288,7 +293,7 @@ def _check_label_range(
     Args:
         labels: pairs of a row number and a label.
         names: class names; None allows up to ``MAX_CLASSES`` classes.
-        first_label: smallest valid label.
+        first_label: smallest valid label, usually 0, or 1 if the classes are numbered from 1.
     """
     n_labels = MAX_CLASSES if names is None else len(names)
     for row, label in labels:
@@ -357,6 +362,7 @@ def find_word_label_column(source: "datasets.Dataset", requested_column: str | N
     if requested_column is not None:
         return requested_column
     present = [name for name in WORD_LABEL_COLUMNS if name in source.column_names]
+    # The column word_labels is the first usual name and takes precedence over the other names.
     if len(present) > 1 and present[0] != "word_labels":
         raise AttnProbeError(
             f"several columns could contain the word labels: {', '.join(present)}. Choose one with "
@@ -458,7 +464,10 @@ def _has_answer_positions(feature: Any) -> bool:
 
 
 def _find_first_answer(cell: Any, context: str, row: int) -> tuple[int, int]:
-    """Return the first answer's start and end in a SQuAD cell, or (-1, -1) without an answer."""
+    """Return the start and end of the first answer in a cell in SQuAD format.
+
+    The positions are characters in the context. They are (-1, -1) if the cell has no answer.
+    """
     if isinstance(cell, list):
         cell = cell[0] if cell else None
     if not cell or not cell["text"]:

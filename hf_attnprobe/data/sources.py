@@ -104,6 +104,7 @@ def find_recipe(dataset: str) -> Recipe:
     >>> find_recipe("sst").hub_id, find_recipe("sst=folder").hub_id
     ('SetFit/sst2', 'folder')
     """
+    # A path may contain "=" too, so an existing path is not split.
     name, equals, folder = dataset.partition("=")
     if dataset in RECIPES or not equals or Path(dataset).exists():
         return RECIPES.get(dataset, Recipe(dataset))
@@ -206,7 +207,7 @@ def _list_string_columns(recipe: Recipe) -> set[str]:
     """Return the names of columns that are read as strings even if they look like numbers."""
     text_columns = {*list_columns(recipe.text_column), *list_columns(recipe.text_pair_column)}
     label_columns = {*list_columns(recipe.label_column)}
-    return (STRING_COLUMNS | text_columns | {*recipe.string_columns}) - label_columns
+    return (STRING_COLUMNS | text_columns | set(recipe.string_columns)) - label_columns
 
 
 def _load_dataset(name: str, config: str | None, string_columns: Collection[str]) -> Any:
@@ -485,7 +486,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
             raise AttnProbeError(
                 f"column {name!r} must be a list of values, got {type(values).__name__}"
             )
-        lists[str(name)] = [*values]
+        lists[str(name)] = list(values)
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())

@@ -397,8 +397,9 @@ class Answers(Data):
         if self.units == "turn":
             if question_fields != ["turns"]:
                 raise AttnProbeError(
-                    f"units 'turn' needs conversations, but the column {columns[question_fields[0]]!r} "
-                    "does not contain any. Choose the column of the conversations with --turns-column."
+                    "--units 'turn' needs a column with conversations, but the chosen column "
+                    f"{columns[question_fields[0]]!r} has other content. Choose the column of the "
+                    "conversations with --turns-column."
                 )
             columns.pop("context", None)
         elif "context" not in columns:
@@ -406,7 +407,7 @@ class Answers(Data):
                 "found no column with passages. Choose one of the columns "
                 f"{', '.join(present)} with --context-column."
             )
-        unused_fields = {*QUESTION_FIELDS} - {*question_fields}
+        unused_fields = set(QUESTION_FIELDS) - set(question_fields)
         return {name: column for name, column in columns.items() if name not in unused_fields}
 
 

@@ -149,7 +149,10 @@ _HEARSAY_TEMPLATES = (
     "{people} {hearsay} a {cue} {topic}",
     "the {person} {hearsay} a {cue} {topic}",
 )
-"""Templates for hearsay: clauses with an opinion of other people, which does not affect the label."""
+"""Templates for clauses that report an opinion of other people (hearsay).
+
+For example, "critics expected a dull film" does not affect the label of a review.
+"""
 _FILLER_TEMPLATES = (
     "rain fell {adverb}",
     "everyone sat down",
@@ -318,6 +321,14 @@ def _draw_review(
 ) -> tuple[list[str], list[int]]:
     """Draw a review with exactly `length` tokens.
 
+    Args:
+        rng: Random generator.
+        length: Number of tokens.
+        label: 0 for a negative and 1 for a positive review.
+        negation_rate: Probability that the decisive clause is negated.
+        hearsay_rate: Probability of a clause with an opinion of other people (hearsay), which does
+            not affect the label.
+
     Returns:
         The tokens, and the rationale: the positions of the tokens that determine the label.
     """
@@ -356,6 +367,7 @@ def _draw_decisive_clause(
     start = words.index("{cue}")
     # A negator reverses the label, so the sentiment word must have the opposite sentiment.
     cue_label = 1 - label if is_negated else label
+    # A placeholder such as "{positive}" is later replaced by a random word of this sentiment.
     deciding_words = ["{" + LABEL_NAMES[cue_label] + "}"]
     if is_negated:
         deciding_words = ["{negator}", *deciding_words]
@@ -367,8 +379,9 @@ def _draw_decisive_clause(
 def _draw_other_clauses(rng: random.Random, n_free: int, hearsay_rate: float) -> list[list[str]]:
     """Draw clauses that do not affect the label, in random order.
 
-    The clauses fill up to `n_free` tokens, including one connective per clause. At most three
-    tokens remain unused, since no clause is short enough for them.
+    With probability `hearsay_rate`, one of them is an opinion of other people (hearsay), such as
+    "critics expected a dull film". The clauses fill up to `n_free` tokens, including one connective
+    per clause. At most three tokens remain unused, since no clause is short enough for them.
     """
     clauses: list[list[str]] = []
 
@@ -392,7 +405,7 @@ def _choose_template(rng: random.Random, templates: Sequence[str], max_length: i
 
 
 def _fill_placeholders(rng: random.Random, words: Sequence[str]) -> list[str]:
-    """Replace each placeholder, such as "{topic}", by a random word."""
+    """Replace each placeholder, such as "{topic}", by a random word such as "film"."""
     return [
         rng.choice(_WORDS_BY_PLACEHOLDER[word]) if word in _WORDS_BY_PLACEHOLDER else word
         for word in words
@@ -437,11 +450,16 @@ RECORD_WORDS = [
 ]
 """Words from which records are drawn. A record is a line of random words, as in a generated passage."""
 RECORD_LENGTH = 4
-"""Number of words in a record, such as "amber coral maple river"."""
+"""Number of words in a record.
+
+A record is a line of random words without any meaning, such as "amber coral maple river".
+"""
 
 
 def draw_records(rng: random.Random, n_records: int) -> list[list[str]]:
-    """Draw the records of one passage. Each record is a list of words.
+    """Draw the records of one passage, such as [["amber", "coral", "maple", "river"], …].
+
+    A record is a list of four random words without any meaning.
 
     Args:
         rng: random generator.
@@ -460,7 +478,9 @@ def generate_record_questions(
 ) -> Iterator[dict[str, Any]]:
     """Generate passages that consist of records, with one question each.
 
-    The same arguments always give the same passages.
+    A record is a line of four random words, such as "amber coral maple river". The question is a
+    record's first word, and the answer is the rest of this record. The same arguments always give
+    the same passages.
 
     Args:
         n_examples: number of passages.

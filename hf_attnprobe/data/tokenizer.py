@@ -101,7 +101,8 @@ _TEMPORARY_MARK = "\ufdd0"
 def locate_sentences(text: str) -> list[tuple[int, int]]:
     r"""Locate a text's sentences by their start and end positions, in characters.
 
-    The module's docstring describes the rule.
+    A sentence ends at a line break, or at ".", "!", "?" or "…" before white space. It does not end
+    after a title, an initial or an acronym, such as "Mr.", "J." or "U.S.".
 
     Args:
         text: the text.
@@ -206,6 +207,13 @@ def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counte
     """Count how many texts contain each word.
 
     Texts are normalized and split into words as in the tokenizer.
+
+    Args:
+        texts: The texts.
+        sentences: Whether the tokenizer inserts a token between sentences. It is not counted.
+
+    Returns:
+        The number of texts by word.
     """
     if isinstance(texts, str):
         raise AttnProbeError("texts must be a list of strings, got a single string")
@@ -223,7 +231,13 @@ def _count_document_frequencies(texts: Iterable[str], sentences: bool) -> Counte
 
 
 def _build_word_level(vocabulary: list[str], sentences: bool, pairs: bool) -> Tokenizer:
-    """Build a `tokenizers.Tokenizer` from a vocabulary and this module's rules."""
+    """Build a `tokenizers.Tokenizer` that splits texts into the words of a vocabulary.
+
+    Args:
+        vocabulary: The tokens in the order of their ids, including the special tokens.
+        sentences: Whether to insert a token between sentences.
+        pairs: Whether the second text of a pair starts with its own start token.
+    """
     ids = {token: token_id for token_id, token in enumerate(vocabulary)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNK))
     tokenizer.normalizer = _build_normalizer(sentences)

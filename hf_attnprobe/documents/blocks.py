@@ -170,7 +170,7 @@ class DefinitionList:
         return bool(self.definitions)
 
     def items(self) -> Iterator[tuple[str, Sequence[InlineText], bool]]:
-        """Yield each term with its descriptions, and whether these are printed as a list.
+        """Yield each term, its descriptions, and whether the descriptions are printed as a list.
 
         A term without a description is omitted.
         """
@@ -376,9 +376,9 @@ Other types are printed as paragraphs.
 
 
 def get_macro_name(block: object) -> str:
-    """Return the name of the template macro that prints a block.
+    """Return the name of the Jinja macro that prints a block, such as "table" for a table.
 
-    The templates ``blocks.html``, ``blocks.md`` and ``blocks.txt`` use the same macro names.
+    The templates ``blocks.html``, ``blocks.md`` and ``blocks.txt`` define macros with these names.
 
     Args:
         block: any block of a document.
@@ -447,6 +447,7 @@ def format_cell(cell: Cell) -> str:
         case float() | Real():
             value = float(cell)
             return f"{value:.1e}" if 0 < abs(value) < 5e-4 else format_number(value)
+    # The only other type of cell is an estimate with a confidence interval.
     return format_interval(cell.value, cell.ci95)
 
 

@@ -31,8 +31,8 @@ FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 def format_csv(frame: pd.DataFrame) -> str:
     """Format a table as CSV that is safe to open in a spreadsheet.
 
-    Class names come from untrusted checkpoints. Cells that a spreadsheet would evaluate as a formula
-    therefore get a leading ``'``.
+    A spreadsheet evaluates cells such as ``=A1`` as formulas, which can be abused by names in a
+    checkpoint. These cells therefore get a leading ``'``.
 
     Args:
         frame: the table.
@@ -84,14 +84,14 @@ class DocumentedResult:
         """Return the results as JSON, for programs."""
         return format_json(self.build_document().data or {})
 
-    def write(self, folder: Path, summary: str) -> None:
-        """Write ``report.md``, ``report.html`` and a JSON file into a folder.
+    def write(self, folder: Path, json_name: str) -> None:
+        """Write ``report.md``, ``report.html`` and a JSON file with the results into a folder.
 
         Args:
             folder: an existing folder.
-            summary: name of the JSON file.
+            json_name: name of the JSON file, such as "summary.json".
         """
-        write_atomically(folder / summary, self.to_json())
+        write_atomically(folder / json_name, self.to_json())
         write_atomically(folder / "report.md", self.to_markdown())
         write_atomically(folder / "report.html", self.to_html())
 

@@ -94,19 +94,21 @@ def render_html(document: Document) -> str:
 def render_cell_html(blocks: Iterable[Block]) -> str:
     """Render blocks as HTML for a notebook cell, with style but without scripts.
 
-    The style rules apply only within the cell's output. A shadow root would isolate them better, but
-    notebooks ignore declarative shadow roots and would display nothing.
+    The style rules only apply to this output and not to the rest of the notebook.
 
     Args:
         blocks: blocks to render; empty ones are skipped.
     """
     filled_blocks = [block for block in blocks if block]
+    # A shadow root would isolate the style better, but notebooks would display nothing.
     template = _load_templates().get_template("cell.html")
     return template.render(parts=filled_blocks, style=_build_style())
 
 
 def build_security_policy(script: str) -> str:
     """Return a Content-Security-Policy that allows inline styles and one script.
+
+    The browser then refuses all other scripts, and loads nothing from other servers.
 
     Args:
         script: source code of the allowed script, which the policy identifies by its SHA-256 hash.

@@ -105,7 +105,7 @@ def format_inline(text: InlineText) -> str:
 
 
 def _format_span(span: str | Link) -> str:
-    """Format a part of a sentence as Markdown."""
+    """Format a part of a sentence as Markdown, such as a link, code or bold text."""
     match span:
         case Link():
             address = re.sub(r"[<>\s]", "", escape_control_characters(span.address))
@@ -129,7 +129,8 @@ def _escape_user_text(text: str) -> str:
 
 
 def _format_code(text: str) -> str:
-    """Format a text as inline code."""
+    """Format a text as inline code in Markdown."""
+    # The fence is a row of backticks that is longer than any in the text.
     fence = _choose_fence(text)
     # Spaces separate the fence from backticks at the start or end of the text.
     space = " " if "`" in text else ""

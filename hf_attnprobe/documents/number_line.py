@@ -86,7 +86,10 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
         return round(100 * share, 2)
 
     def position_marks(values: Mapping[str, float]) -> dict[str, float]:
-        """Compute the positions of the values that are on the line, by label."""
+        """Compute the position of each threshold or reference value on the line, by its label.
+
+        Values beyond the ends are left out.
+        """
         tolerance = 1e-9 * (end - start)
         return {
             f"{name} {format_label(mark)}": compute_percent(mark)
@@ -113,7 +116,10 @@ def layout_number_line(line: NumberLine) -> NumberLineLayout:
 
 
 def position_labels(positions: Mapping[str, float]) -> list[PositionedLabel]:
-    """Assign labels to rows so that they do not overlap, for phones and for large screens.
+    """Assign the labels of a number line to rows, so that they do not overlap.
+
+    On phones, characters are wider relative to the line, so that more rows are needed. Each label
+    gets one row for phones and one for large screens.
 
     Args:
         positions: label positions in percent of the line's length, by text.
@@ -143,7 +149,8 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
     row_ends: list[float] = []
     for text, x in sorted(positions.items(), key=lambda item: item[1]):
         width = character_width * (len(text) + 1)
-        # A label at 0% lies to the right of its position, at 50% around it, at 100% to the left.
+        # A label at 0% starts at its position, a label at 50% is centred on it, and a label at 100%
+        # ends there.
         label_start = x - width * x / 100
         # The label is placed in the first row with enough space.
         free_rows = [k for k, row_end in enumerate(row_ends) if row_end <= label_start]
@@ -160,11 +167,12 @@ def assign_label_rows(positions: Mapping[str, float], character_width: float) ->
 def _choose_ends(
     values: Iterable[float], fixed_ends: tuple[float, float] | None
 ) -> tuple[float, float]:
-    """Choose both ends of a number line.
+    """Choose the numbers at the left and right end of a number line.
 
     Args:
         values: numbers that the line must contain; NaN and infinite ones are ignored.
-        fixed_ends: ends to use if they are finite and in ascending order; None chooses round numbers.
+        fixed_ends: ends that are used if they are finite and in ascending order. Otherwise, or if
+            this is None, round numbers around the values are chosen.
 
     >>> _choose_ends([0.12, 0.87], None), _choose_ends([3.0], None), _choose_ends([], None)
     ((0.0, 1.0), (2.5, 3.5), (0.0, 1.0))

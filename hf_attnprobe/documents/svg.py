@@ -123,7 +123,13 @@ def render_svg(chart: Chart | HeatMap) -> str:
 
 
 def _adapt_tag(match: re.Match[str]) -> str:
-    """Replace the fonts and colours in an SVG tag by those of the page, and shorten the tag."""
+    """Adapt an SVG tag from matplotlib to the page.
+
+    Fonts are removed, colours are replaced by CSS variables, and the tag is shortened.
+
+    Args:
+        match: match of a regular expression for one tag.
+    """
     tag = EXCESS_DIGITS.sub("", match[0])
     if CELL_FONT_SIZE_CSS not in tag:
         tag = FONT_SETTINGS.sub("", tag)

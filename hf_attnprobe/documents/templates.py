@@ -41,7 +41,9 @@ def load_templates(
 def render_blocks(
     templates: Environment, file: str, blocks: Iterable[Block], size: int
 ) -> list[str]:
-    """Render each block with the template macro for its type, and strip blank lines around it.
+    """Render blocks of a document as text, each with the template macro for its type.
+
+    Blank lines around a block are removed.
 
     Args:
         templates: the loaded templates.

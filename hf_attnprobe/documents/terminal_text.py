@@ -143,7 +143,7 @@ def _format_score_table(block: ScoreTable, width: int) -> str:
 
 
 def _format_table(block: Table, width: int) -> str:
-    """Format a table with columns as wide as the terminal allows."""
+    """Format a table as plain text, with columns that fit into ``width`` characters if possible."""
     table = RichTable(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
     for k, column_width in enumerate(_compute_column_widths(block, width)):
         has_numbers = any(is_numeric_cell(row[k]) for row in block.rows)
@@ -174,7 +174,8 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
         min_widths.append(max([1, *(text.cell_len for text in (*numbers, *words_or_parts))]))
         max_widths.append(max(cell.cell_len for cell in cells))
     # Two spaces separate neighbouring columns.
-    available = max(0, width - sum(min_widths) - 2 * (len(min_widths) - 1))
+    separators_width = 2 * (len(min_widths) - 1)
+    available = max(0, width - sum(min_widths) - separators_width)
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
     # Widen the columns that need the least space first. The space that they do not need remains

@@ -77,15 +77,15 @@ that UTF-8 cannot encode.
 
 
 def escape_invisible(text: str) -> str:
-    r"""Replace invisible characters by their code points, which HTML can represent.
+    r"""Replace invisible characters by their code points, so that readers can see them.
 
     >>> escape_invisible("a\u202eb\x00")
     'a[U+202E]b[U+0000]'
 
     Args:
-        text: any text; markup that is already escaped is returned unchanged.
+        text: any text; HTML that is already escaped is returned unchanged.
     """
-    # Markup that is already escaped has this method.
+    # Only strings that Jinja treats as escaped HTML have this method.
     if hasattr(text, "__html__"):
         return text
     return INVISIBLE_CHARACTERS.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
@@ -133,7 +133,7 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
 
 
 def describe_attention_share(text: HighlightedText) -> list[str]:
-    """Return notes on which attention is displayed, and how much is on the displayed tokens.
+    """Return notes on the displayed attention, such as "80% of it on these words".
 
     Args:
         text: the text with its scores.
@@ -179,10 +179,15 @@ def _mark_weights(text: HighlightedText) -> list[str]:
 
 
 def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
-    """Concatenate lists of strings, with a separator between neighbouring lists."""
+    """Concatenate lists of strings, with a separator between neighbouring lists.
+
+    For example, the lists [a, b] and [c] become [a, b, separator, c].
+    """
     spans: list[str] = []
-    for k, part in enumerate(parts):
-        spans += [separator, *part] if k else part
+    for part in parts:
+        if spans:
+            spans.append(separator)
+        spans += part
     return spans
 
 
@@ -208,7 +213,7 @@ class ShadedRanking:
 
 
 def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Select the texts that fit on a page.
+    """Select the first texts in the list, until a page is full.
 
     The first text is always selected.
 
@@ -239,7 +244,7 @@ def list_ranking_names(texts: Sequence[HighlightedText]) -> list[str]:
 
 
 def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
-    """Compute a text's shaded tokens for each of its rankings.
+    """Yield the tokens of a text once per ranking, with shades that show their scores.
 
     Args:
         text: the text with its scores.

@@ -162,7 +162,11 @@ class AdversarialResult:
         object.__setattr__(self, "share_of_largest_upper", upper_shares)
 
     def _divide_by_largest(self, divergences: dict[float, Tensor]) -> dict[float, Tensor]:
-        """Divide divergences by the largest possible divergence; return NaN if it is 0."""
+        """Divide divergences by the largest possible divergence.
+
+        The result is NaN in texts in which the largest possible divergence is 0, for example because
+        the text has a single token.
+        """
         is_zero = self.largest_jsd == 0
         return {
             epsilon: (values / self.largest_jsd).masked_fill(is_zero, torch.nan)
@@ -171,7 +175,10 @@ class AdversarialResult:
 
 
 def _check_method(observation: Observation, options: Adversarial) -> None:
-    """Raise AttnProbeError if the exact method is requested for an unsuitable model."""
+    """Raise AttnProbeError if the exact method is requested for a model that it does not support.
+
+    It supports models with two classes and with logits that are linear in the attention.
+    """
     token_logits = observation.token_logits
     is_binary = token_logits is not None and token_logits.shape[-1] == 2
     if options.method == "exact" and not is_binary:
@@ -252,7 +259,10 @@ def _build_search(options: Adversarial, seed: int, default_steps: int) -> Search
 
 
 def _reduce_to_head(observation: Observation, site: Site) -> Site:
-    """Return the head in a group that contains only one head; return any other site unchanged."""
+    """Replace a head group with only one head by this head.
+
+    A larger group and a single head are returned unchanged.
+    """
     if site.is_group:
         heads = []
         for layer, layer_heads in observation.model.get_heads_by_layer(site).items():
@@ -263,14 +273,18 @@ def _reduce_to_head(observation: Observation, site: Site) -> Site:
 
 
 def has_one_row(observation: Observation, site: Site) -> bool:
-    """Return whether the model has a single head with a single attention row (query).
+    """Return whether the model has a single head that computes a single attention row.
+
+    An LSTM classifier with attention pooling is an example: one query attends to all tokens.
 
     Args:
         observation: Model outputs and attention for a batch.
         site: Head.
     """
-    is_only_head = len(observation.model.sites()) == 1
-    return is_only_head and observation.attention[site.layer].shape[1:3] == (1, 1)
+    if len(observation.model.sites()) > 1:
+        return False
+    _, n_heads, n_queries, _ = observation.attention[site.layer].shape
+    return n_heads == 1 and n_queries == 1
 
 
 # --- Collection of candidates --------------------------------------------------------------
@@ -293,7 +307,9 @@ def get_single_row(observation: Observation, site: Site) -> tuple[Tensor, Tensor
 def add_query_axis(
     epsilons: Sequence[float], attention: Sequence[Tensor] | Tensor
 ) -> dict[float, Tensor]:
-    """Add an axis for the query to the attention for each ε.
+    """Give the attention for each ε an axis of length 1 for the query.
+
+    Models with a single query store their attention without this axis.
 
     Args:
         epsilons: Allowed output changes.
@@ -306,9 +322,9 @@ def add_query_axis(
 
 
 def find_replaced_rows(observation: Observation, layer: int, query: int | None) -> Tensor:
-    """Return the query rows whose attention is replaced in a layer.
+    """Return which query rows in a layer get new attention.
 
-    Divergences are averaged over these rows.
+    The distance between the original and the new attention is the mean over these rows.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -321,14 +337,25 @@ def find_replaced_rows(observation: Observation, layer: int, query: int | None) 
     """
     if query is None:
         return observation.find_effective_queries(layer)
-    is_real = observation.model.get_visible_keys(observation, layer).any(-1)
-    is_query = torch.zeros_like(is_real)
-    is_query[:, query] = True
-    return is_real & is_query
+    # Padding cannot attend to any key.
+    is_real_token = observation.model.get_visible_keys(observation, layer).any(-1)
+    is_requested = torch.zeros_like(is_real_token)
+    is_requested[:, query] = True
+    return is_real_token & is_requested
 
 
 def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed: int) -> Tensor:
-    """Draw standard normal values for visible keys, ``[starts, batch, queries, keys]``."""
+    """Draw random numbers from the standard normal distribution, one per attention weight.
+
+    Args:
+        visible: Which keys each query can attend to, bool ``[batch, queries, keys]``.
+        example_ids: Ids of the texts.
+        n_starts: Number of random starting points of a search.
+        seed: Seed for the draw.
+
+    Returns:
+        Numbers ``[starts, batch, queries, keys]``; 0 for padding.
+    """
     is_visible = visible.cpu().numpy()
     noise = np.zeros((n_starts, *is_visible.shape))
     for row, example_id in enumerate(example_ids):
@@ -337,6 +364,7 @@ def _draw_noise(visible: Tensor, example_ids: Sequence[int], n_starts: int, seed
         generator = create_random_generator(seed, int(example_id), STARTING_POINT_STREAM)
         # Only positions without padding are drawn, so that padding does not change the numbers.
         shape = (n_starts, queries.sum(), keys.sum())
+        # All combinations of these queries and keys, in all starting points.
         positions = (slice(None), *np.ix_(queries, keys))
         noise[:, row][positions] = generator.standard_normal(shape)
     return torch.from_numpy(noise).to(visible.device)
@@ -389,11 +417,11 @@ class FarthestSearch:
         return (values * weights).sum(-1) / weights.sum(-1).clamp_min(1)
 
     def replay(self, rows: Tensor) -> Tensor:
-        """Run the model with other attention and return the probabilities.
+        """Run copies of the batch with different attention and return the probabilities.
 
         Args:
-            rows: New attention ``[copies, batch, rows, keys]`` for all query rows in the site's
-                heads, one layer after the other.
+            rows: New attention ``[copies, batch, rows, keys]``. The rows are the queries of all the
+                site's heads, one head after the other and one layer after the other.
 
         Returns:
             Probabilities ``[copies, batch, classes]``.
@@ -406,6 +434,7 @@ class FarthestSearch:
         rows_by_layer = dict(zip(n_rows, layer_rows, strict=True))
 
         def replace_attention(layer: int, attention: Tensor) -> Tensor:
+            # The rows are split into heads and queries again.
             return rows_by_layer[layer].unflatten(2, attention.shape[1:3])
 
         edited = observation.edit_attention(self.site, replace_attention)
@@ -437,9 +466,10 @@ class FarthestSearch:
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
     def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether any attention is allowed in all texts, because the limit ε is so large.
+        """Return whether the limit ε excludes no attention, in any text of the batch.
 
-        The limit has no effect if the largest divergence within ε equals the largest possible one.
+        This is the case if the largest divergence within the limit equals the largest divergence
+        without a limit.
 
         Args:
             epsilon: Allowed output change.
@@ -448,19 +478,21 @@ class FarthestSearch:
         return bool((distance_to_largest <= JSD_ROUNDING).all())
 
     def generate_candidates(self) -> Iterator[Tensor]:
-        """Yield candidate attention that is computed from the gradient of the output.
+        """Yield candidates for attention that differs much but hardly changes the output.
 
-        Each candidate is ``[batch, rows, keys]``. All rows except :attr:`replaced_rows` keep their
-        original attention.
+        They are computed from the gradient of the output with respect to the attention. Each
+        candidate is ``[batch, rows, keys]``. Rows outside :attr:`replaced_rows` keep their original
+        attention.
         """
         gradient = self._stack_rows(self.observation.attention_gradient)
-        movable = self.visible & self.replaced_rows[..., None]
-        return generate_steered_candidates(self.original, gradient, movable)
+        is_replaceable = self.visible & self.replaced_rows[..., None]
+        return generate_steered_candidates(self.original, gradient, is_replaceable)
 
     def search(self, start: Tensor, distance: Distance, epsilon: float, n_steps: int) -> Tensor:
-        """Search for the most distant attention of a single head.
+        """Search for the attention of a single head that differs most from the original.
 
-        This is the gradient search in Jain & Wallace 2019 (Algorithm 3).
+        This is the gradient search in Jain & Wallace 2019 (Algorithm 3). It only redistributes the
+        weights on visible keys. The other weights are fixed.
 
         Args:
             start: Initial attention as logits, ``[copies, batch, queries, keys]``.
@@ -471,6 +503,8 @@ class FarthestSearch:
         Returns:
             Attention ``[copies, batch, queries, keys]``.
         """
+        # An attention row is fixed_weights + movable_sum · shares. The search only changes the
+        # shares, which sum to 1.
         fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
         original_shares = (self.original - fixed_weights) / movable_sum.clamp_min(SMALLEST_DIVISOR)
         movable_shares = search_adversarial_attention(
@@ -499,16 +533,18 @@ class FarthestSearch:
         return 3 * noise.to(self.original)
 
     def measure_distance(self, candidates: Tensor) -> tuple[Tensor, Tensor]:
-        """Measure the output change and its gradient by running the model.
+        """Run the model with candidate attention, and return the output change and its gradient.
 
         Args:
-            candidates: Each row's movable attention as a distribution,
-                ``[copies, batch · queries, keys]``.
+            candidates: Attention on the visible keys, ``[copies, batch · queries, keys]``. Each row
+                sums to 1.
 
         Returns:
-            Output changes ``[copies, batch · queries]``, which are equal for all queries in a text,
-            and gradients ``[copies, batch · queries, keys]``.
+            Output changes ``[copies, batch · queries]``, and gradients with respect to the
+            candidates, ``[copies, batch · queries, keys]``. The output change is the same for all
+            queries in a text.
         """
+        # An attention row is fixed_weights + movable_sum · shares. The candidates are the shares.
         fixed_weights, movable_sum = split_fixed_weights(self.original, self.visible)
         n_queries = self.original.shape[1]
         movable_shares = candidates.unflatten(1, self.original.shape[:2])
@@ -517,7 +553,7 @@ class FarthestSearch:
             probs = self.replay(movable_shares * movable_sum + fixed_weights)
             output_change = tvd(probs, self.observation.probs)
             (gradient,) = torch.autograd.grad(output_change.sum(), movable_shares)
-        # [copies, batch, queries]
+        # The output change of a text is repeated for each query, [copies, batch, queries].
         row_changes = output_change.detach()[:, :, None].expand(-1, -1, n_queries)
         return row_changes.flatten(1, 2), gradient.flatten(1, 2)
 
@@ -537,29 +573,30 @@ def find_exact(
     token_logits: Tensor,
     epsilons: Sequence[float],
 ) -> AdversarialResult:
-    """Find the attention that differs most from the original, for a two-class linear read-out.
+    """Find the attention that differs most from the original, in a model with two classes.
 
-    For each limit ε, the attention may change the output by at most ε. The allowed distributions
-    form a polytope, and the divergence is largest at one of its vertices. All vertices are
-    therefore compared, so that the result is exact.
+    The logits must be linear in the attention. The attention may change the output by at most ε.
+    The allowed attention rows then form a polytope, and the divergence is largest at one of its
+    vertices. All vertices are compared, so that the result is exact.
 
     Args:
         observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, 2]``.
+        token_logits: Logits that result if one token receives all attention, ``[batch, keys, 2]``.
         epsilons: Allowed output changes.
 
     Returns:
         Statistics per text.
     """
     attention, visible = get_single_row(observation, site)
+    # With two classes, the output only depends on the difference between the two logits.
     scores = token_logits[..., 1] - token_logits[..., 0]
     exact = epsilon_max_jsd(attention, scores, visible, epsilons)
     largest = largest_jsd(attention, visible)
     return AdversarialResult(
-        dict(zip(epsilons, exact.jsd, strict=True)),
-        largest,
-        torch.ones_like(largest),
+        epsilon_max_jsd=dict(zip(epsilons, exact.jsd, strict=True)),
+        largest_jsd=largest,
+        epsilon_max_jsd_exact=torch.ones_like(largest),
         attention=add_query_axis(epsilons, exact.attention),
     )
 
@@ -606,15 +643,17 @@ def search_linear(
     epsilons: Sequence[float],
     settings: SearchSettings,
 ) -> AdversarialResult:
-    """Search for distant attention in a model with a linear read-out.
+    """Search for attention that differs much from the original but hardly changes the output.
 
-    This is the gradient search in Jain & Wallace 2019, which starts from random attention. It can
-    miss the largest divergence, so its results are lower bounds.
+    This is the gradient search in Jain & Wallace 2019, which starts from random attention. The
+    logits must be linear in the attention. The search can miss the attention that differs most, so
+    its results are lower bounds.
 
     Args:
         observation: Model outputs and attention for a batch.
         site: Head.
-        token_logits: Logits u_t that the read-out gives each token, ``[batch, keys, classes]``.
+        token_logits: Logits that result if one token receives all attention,
+            ``[batch, keys, classes]``.
         epsilons: Allowed output changes.
         settings: Search settings.
 
@@ -684,20 +723,23 @@ def search_model(
 def _search_single_row(
     farthest: FarthestSearch, most_distant: Tensor, settings: SearchSettings
 ) -> None:
-    """Add candidates with attention on one or two tokens, and from the paper's search.
+    """Add candidates for a model with a single attention row.
 
-    The search starts from random logits, from the best attention found so far, and from the most
-    distant attention.
+    The first candidates put all attention on one or two tokens. The others come from the gradient
+    search in Jain & Wallace 2019. It starts from random logits, from the best attention so far, and
+    from ``most_distant``.
 
     Args:
-        farthest: Search for a model with a single query row, to which candidates are added.
-        most_distant: Attention that is most distant to first order, ``[batch, 1, keys]``.
+        farthest: Search to which the candidates are added.
+        most_distant: Attention that differs most from the original if the output may change
+            arbitrarily, ``[batch, 1, keys]``.
         settings: Search settings.
     """
     attention, visible = farthest.original[:, 0], farthest.visible[:, 0]
     probs = farthest.observation.probs
 
     def replay(rows: Tensor) -> Tensor:
+        # The model expects an axis for the query, between the batch and the keys.
         return farthest.replay(rows[:, :, None])
 
     for epsilon in farthest.jsd:

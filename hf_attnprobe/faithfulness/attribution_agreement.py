@@ -164,7 +164,10 @@ def compute_integrated_gradients(
     observation: Observation,
     options: AttributionAgreement = AttributionAgreement(),
 ) -> Tensor:
-    """Compute the integrated gradients for the explained class's probability.
+    """Compute how much each token contributes to the explained class's probability.
+
+    The method is integrated gradients. The result is stored with the observation, so that other
+    tests with the same options can use it again.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -175,9 +178,12 @@ def compute_integrated_gradients(
     """
 
     def compute() -> Tensor:
-        return observation.model.require(IntegratedGradients).compute_integrated_gradients(
+        model = observation.model.require(IntegratedGradients)
+        # None selects the explained class, which by default is the predicted class.
+        target_classes = observation.get_target_classes(None)
+        return model.compute_integrated_gradients(
             observation,
-            observation.get_target_classes(None),
+            target_classes,
             options.n_steps,
             through_attention=options.attention == "free",
         )
@@ -192,6 +198,10 @@ def _compute_completeness_gap(observation: Observation, integrated: Tensor) -> T
     The attributions of all tokens should sum to the difference between the output for the text and
     the output for zero embeddings. The error is the absolute difference between the two. It would
     be 0 with infinitely many integration points.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        integrated: Integrated gradients ``[batch, keys]``.
     """
     model = observation.model.require(IntegratedGradients)
     probs_at_zero = observation.remember(

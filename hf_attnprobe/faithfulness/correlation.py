@@ -292,19 +292,23 @@ def correlation(
 
 
 def _compare_weighted(ranks: Tensor, importance: Tensor, content: Tensor) -> tuple[Tensor, Tensor]:
-    """Compare attention with leave-one-out importance, and give large differences more weight.
+    """Compare attention with leave-one-out importance, mainly on the most important tokens.
+
+    Kendall's τ treats all tokens alike. In these statistics, important tokens count more.
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
         importance: Leave-one-out importance ``[batch, keys]``.
-        content: Boolean unit mask ``[batch, keys]``.
+        content: Whether each key is a token to be ranked (no padding or special token), bool
+            ``[batch, keys]``.
 
     Returns:
         Gini correlation, and precision of the highest-ranked tokens, each ``[batch]``. Both are NaN
         if all tokens have the same importance.
     """
-    attention_ranks = ranks[:, 0]
-    is_constant = ranks[:, 2].masked_fill(~content, 0).amax(-1) == 0
+    attention_ranks, leave_one_out_ranks = ranks[:, 0], ranks[:, 2]
+    # Ranks are counted from 0. If 0 is the largest rank, all tokens are equally important.
+    is_constant = leave_one_out_ranks.masked_fill(~content, 0).amax(-1) == 0
     agreement = gini_correlation(importance, attention_ranks, content)
     important_tokens = select_heaviest(importance, content)
     precision = r_precision(attention_ranks, important_tokens, content)
@@ -319,11 +323,12 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
 
     Args:
         ranks: Ranks by attention, gradients and leave-one-out, ``[batch, 3, keys]``.
-        content: Boolean unit mask ``[batch, keys]``.
-        tops: Sizes k of the top-k sets.
+        content: Whether each key is a token to be ranked (no padding or special token), bool
+            ``[batch, keys]``.
+        tops: Values of k, such as ``[1, 5, 10]``.
 
     Returns:
-        Values ``[batch]`` by statistic and k.
+        Values ``[batch]`` by statistic and k; NaN in texts with at most k tokens.
     """
     n_tokens = content.sum(-1)
     # All pairs are compared at once: the pairs are an additional factor of the batch axis.
@@ -335,6 +340,7 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
     statistics: dict[str, dict[int, Tensor]] = defaultdict(dict)
     for k in sorted(set(tops)):
         is_too_short = n_tokens <= k
+        # Two random sets of k tokens have an expected overlap of k / n.
         chance = k / n_tokens.double()
         chance = chance.masked_fill(is_too_short, torch.nan)
         statistics["top_overlap_by_chance"][k] = chance
@@ -348,17 +354,20 @@ def _compare_tops(ranks: Tensor, content: Tensor, tops: Sequence[int]) -> dict[s
 
 
 def rank_with_ties(values: Tensor, content: Tensor, scale: Tensor | float = 0.0) -> Tensor:
-    """Return dense ranks in which values that differ only by rounding share a rank.
+    """Rank values from 0 for the smallest, and give almost equal values the same rank.
+
+    Two values are almost equal if rounding errors alone can cause their difference. For example,
+    the values 0.9, 0.3 and 0.1 + 0.2 get the ranks 1, 0 and 0.
 
     Args:
         values: Values ``[..., keys]``.
-        content: Boolean mask ``[..., keys]`` for the ranked values.
-        scale: If the values are differences between numbers, the size of these numbers,
-            ``[..., 1]``, which determines the rounding error. With 0, the rounding error is
-            proportional to each value.
+        content: Whether each value is ranked, bool ``[..., keys]``.
+        scale: Size of the numbers from which the values were computed by subtraction,
+            ``[..., 1]``. The rounding error grows with it. With the default 0, the rounding error
+            is proportional to each value.
 
     Returns:
-        Dense ranks ``[..., keys]``.
+        Ranks ``[..., keys]``.
     """
     tolerance = min(TIE_ROUNDING_STEPS * torch.finfo(values.dtype).eps, MAX_TIE_TOLERANCE)
     return dense_rank(values, content, rtol=tolerance, atol=tolerance * scale)
@@ -383,5 +392,6 @@ def _get_leave_one_out_scale(observation: Observation) -> Tensor:
     A leave-one-out value is the difference between two probabilities. Its rounding error is
     proportional to the size of these probabilities, not to the size of the difference.
     """
+    # None selects the explained class, which by default is the predicted class.
     target_classes = observation.get_target_classes(None)
     return compute_shifted_probability(observation.probs, target_classes).abs()[:, None]

@@ -400,7 +400,9 @@ def erasure(
 
 
 def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dict[str, Tensor]:
-    """Compute all available rankings by which weights are erased.
+    """Rank the tokens by attention and by all other available importance scores.
+
+    Each ranking gives an order in which attention weights are erased.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -408,9 +410,10 @@ def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dic
         seed: Seed for the shuffled user-provided scores.
 
     Returns:
-        Dense ranks ``[batch, keys]`` by ranking name. The largest rank is erased first.
+        Ranks ``[batch, keys]`` by ranking name. The token with the largest rank is erased first.
     """
     names: tuple[str, ...] = (*ERASURE_RANKINGS, *USER_SCORE_RANKINGS)
+    # Models with a linear read-out have token logits. For all other models, more rankings exist.
     if observation.token_logits is None:
         names = (*ERASURE_RANKINGS, *SINGLE_HEAD_RANKINGS, *GROUP_RANKINGS, *USER_SCORE_RANKINGS)
     return {
@@ -427,24 +430,27 @@ def build_removal_orders(
     n_random: int,
     seed: int,
 ) -> Tensor:
-    """Return the removal orders: first the random orders, then one order per ranking.
+    """List the orders in which tokens are removed: first random orders, then one per ranking.
 
     Args:
         observation: Model outputs and attention for a batch.
-        content: Boolean unit mask ``[batch, keys]``.
-        ranks_by_name: Ranks ``[batch, keys]`` by ranking name.
+        content: Whether each key is a token to be removed (no padding or special token), bool
+            ``[batch, keys]``.
+        ranks_by_name: Ranks ``[batch, keys]`` by ranking name. The largest rank is removed first.
         n_random: Number of random orders.
         seed: Seed for the random orders.
 
     Returns:
-        Keys in the order in which they are removed, int64 ``[orders, batch, keys]``.
+        Positions of the tokens in removal order, int64 ``[orders, batch, keys]``.
     """
+    # draw_permutations works on [batch, queries, keys]. An axis with a single query is added here,
+    # and removed from the result [orders, batch, queries, keys].
     random_scores = draw_permutations(
         content[:, None],
         n_random,
         seed=seed + ERASURE_SEED_OFFSET,
         example_ids=observation.batch.example_ids,
-    )[:, :, 0]
+    ).squeeze(2)
     ranks = torch.stack([*ranks_by_name.values()])
     return compute_removal_order(torch.cat([random_scores.double(), ranks.double()]), content)
 
@@ -452,13 +458,18 @@ def build_removal_orders(
 def _group_by_ranking(
     values: Tensor, *, names: tuple[str, ...], n_random: int, each_random: bool
 ) -> dict[str, Tensor]:
-    """Split values ``[orders, batch]`` by ranking, and average them over the random orders.
+    """Split values by ranking, and average the values for the random orders.
 
     Args:
-        values: One row for each order that :func:`build_removal_orders` returns.
+        values: Values ``[orders, batch]``, one row for each order that
+            :func:`build_removal_orders` returns. The random orders come first.
         names: "random", followed by the ranking names.
         n_random: Number of random orders.
-        each_random: Whether to return the values of each random order too.
+        each_random: Whether the result also contains the values for each single random order, as
+            "random_1", "random_2" and so on.
+
+    Returns:
+        Values ``[batch]`` by ranking name.
     """
     random_mean = values[:n_random].mean(0)
     values_by_name = dict(zip(names, [random_mean, *values[n_random:]], strict=True))
@@ -478,9 +489,19 @@ def _find_smallest_flip_set(
     renormalise: bool,
     all_zero: bool,
 ) -> FlipSet | None:
-    """Return the smallest set of weights that flips the decision, or None if it is not known."""
-    # The smallest set is only known for linear read-outs, and for a chosen explained class only if
-    # there are two classes.
+    """Return the smallest set of attention weights whose erasure flips the decision.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        attention: Attention ``[batch, keys]``.
+        renormalise: Whether the remaining weights are divided by their sum.
+        all_zero: Whether all weights may be erased.
+
+    Returns:
+        The set; None if it cannot be computed. It is only computed for models whose logits are
+        linear in the attention. If a class to be explained was chosen, the model must also have
+        two classes.
+    """
     token_logits = observation.token_logits
     if token_logits is None:
         return None
@@ -539,10 +560,19 @@ def _find_fewest_removals(n_removed: Tensor) -> Tensor:
 
 
 def _sum_erased_attention(attention: Tensor, order: Tensor, n_removed: Tensor) -> Tensor:
-    """Sum the attention on each order's first ``n_removed`` tokens, ``[orders, batch]``."""
+    """Sum the attention on the tokens that an order removes first.
+
+    Args:
+        attention: Attention ``[batch, keys]``.
+        order: Positions of the tokens in removal order, int64 ``[orders, batch, keys]``.
+        n_removed: Number of removed tokens, ``[orders, batch]``; NaN if it is undefined.
+
+    Returns:
+        Sums ``[orders, batch]``; NaN if ``n_removed`` is NaN.
+    """
     ordered_attention = attention.double().expand(order.shape).gather(-1, order)
-    turns = torch.arange(order.shape[-1], device=order.device)
-    is_erased = turns < n_removed[..., None]
+    index_in_order = torch.arange(order.shape[-1], device=order.device)
+    is_erased = index_in_order < n_removed[..., None]
     erased_attention = (ordered_attention * is_erased).sum(-1)
     return erased_attention.masked_fill(n_removed.isnan(), torch.nan)
 
@@ -552,13 +582,15 @@ def _compute_exact_statistics(
 ) -> dict[str, Tensor]:
     """Return statistics about the smallest set of weights whose erasure flips the decision.
 
-    These are its size, its share of all units, and Kendall's τ-b between the token margins and
-    attention × gradient.
+    These are the size of the set, and the size divided by the number of tokens. The third statistic
+    is the rank correlation (Kendall's τ-b) between attention × gradient and the token margins. The
+    margin of a token is its contribution to the decision.
 
     Args:
         smallest_set: Smallest set of weights that flips the decision, with the token margins.
-        product_ranks: Unit ranks by attention × gradient, ``[batch, keys]``.
-        content: Boolean unit mask ``[batch, keys]``.
+        product_ranks: Ranks by attention × gradient, ``[batch, keys]``.
+        content: Whether each key is a token to be ranked (no padding or special token), bool
+            ``[batch, keys]``.
     """
     margin_ranks = rank_scores("margin", smallest_set.token_margins, content)
     return {
@@ -664,11 +696,11 @@ def _count_last_removals(
 
 
 def _compute_margin_offsets(logits: Tensor) -> Tensor:
-    """Return logit offsets that make the decision flip earlier, at a tenth of its margin.
+    """Return a small bonus for the logit of each class that is not predicted.
 
-    The margin of a class is the largest logit minus the logit of this class. The offset is a tenth
-    of the margin. After it is added to the logit, the decision flips as soon as only a tenth of the
-    original margin is left.
+    The bonus is a tenth of the distance between this logit and the largest logit. With the bonus,
+    the decision already flips when nine tenths of the distance are erased. For example, the logits
+    (2, 1) have the offsets (0, 0.1).
 
     Args:
         logits: Logits or log-probabilities ``[..., classes]``.
@@ -680,10 +712,10 @@ def _compute_margin_offsets(logits: Tensor) -> Tensor:
 
 
 def _compute_margin_factors(observation: Observation) -> Tensor:
-    """Return probability factors that make the decision flip earlier, at a tenth of its margin.
+    """Return a factor above 1 for the probability of each class that is not predicted.
 
-    After the probabilities are multiplied by these factors, the decision flips as soon as only a
-    tenth of the original margin is left. :func:`_compute_margin_offsets` does the same for logits.
+    With these factors, the decision already flips when nine tenths of the evidence for it are
+    erased. The factors are the exponentials of the offsets in :func:`_compute_margin_offsets`.
 
     Returns:
         Factors ``[batch, entries]``; 1 for the predicted outcome.
@@ -691,11 +723,11 @@ def _compute_margin_factors(observation: Observation) -> Tensor:
     probs, prediction = observation.probs, observation.model.prediction
     if prediction.is_number:
         return torch.ones_like(probs)
+    # A prediction with several parts, such as one tag per word, has the same outcomes in each part.
     n_outcomes = prediction.n_outcomes or 1
     if prediction.n_parts is not None:
         n_outcomes = probs.shape[-1] // prediction.n_parts
-    # Smaller probabilities are replaced by the machine precision. This limits the log-odds, to 36
-    # in float64.
+    # The logarithm of 0 is infinite, so smaller probabilities are replaced by the machine precision.
     smallest_prob = torch.finfo(probs.dtype).eps
     log_probs = probs.clamp_min(smallest_prob).log().unflatten(-1, (-1, n_outcomes))
     return _compute_margin_offsets(log_probs).exp().flatten(-2)
@@ -756,7 +788,9 @@ def _replay_without_weights(
     model = observation.model
 
     def erase(layer: int, attention: Tensor) -> Tensor:
+        # Axes for heads and queries are added to the masks.
         keys = model.get_unit_positions(observation, layer, is_erased)[:, :, None, None]
+        # Only visible keys (no padding) can receive the weight of the erased keys.
         movable = model.get_visible_keys(observation, layer)[:, None]
         return zero_out(attention, keys, renormalise=renormalise, movable=movable)
 
@@ -782,7 +816,8 @@ def draw_other_positions(
 
     Args:
         top: Most attended position in each text, int64 ``[batch]``.
-        content: Boolean unit mask ``[batch, keys]``.
+        content: Whether each key is a token that can be drawn (no padding or special token), bool
+            ``[batch, keys]``.
         draw: "uniform" draws from all positions except ``top``. "released" draws from all positions
             except the first, like the code released with Serrano & Smith 2019, and can return
             ``top``.
@@ -790,7 +825,7 @@ def draw_other_positions(
         example_ids: Ids of the texts.
 
     Returns:
-        Positions, int64 ``[batch]``. One-token texts keep ``top``.
+        Positions, int64 ``[batch]``; ``top`` in texts with a single token.
     """
     drawn_positions = top.clone()
     for row, example_id in enumerate(example_ids):
@@ -888,6 +923,7 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
         probs: Probabilities without the largest weight (row 0) and without a random other weight
             (row 1), ``[2, batch, classes]``. Statistics are NaN in texts with NaN probabilities.
     """
+    # The first axis of `probs` has the two erasures.
     top_flips, other_flips = observation.find_flips(probs)
     flips = {
         "top_flips": top_flips,
@@ -901,13 +937,14 @@ def _detect_flips(observation: Observation, probs: Tensor) -> dict[str, Tensor]:
 
 
 def _mask_lone_weights(logits: Tensor, attention: Tensor) -> Tensor:
-    """Set the logits to NaN for each weight whose erasure leaves no positive weight in the text.
+    """Set the logits to NaN where erasing a weight leaves only zero weights in the text.
 
     Args:
-        logits: Logits without each weight, ``[batch, keys, classes]``.
+        logits: Logits after each weight alone is erased, ``[batch, keys, classes]``.
         attention: Attention ``[batch, keys]``.
     """
     is_positive = attention > 0
+    # Number of positive weights that remain after each weight alone is erased.
     n_remaining = is_positive.sum(-1, keepdim=True) - is_positive.long()
     return logits.masked_fill((n_remaining == 0)[..., None], torch.nan)
 
@@ -919,9 +956,10 @@ def _compare_with_all_weights(
 
     Args:
         observation: Model outputs and attention for a batch.
-        logits: Logits without each weight, ``[batch, keys, classes]``.
+        logits: Logits after each weight alone is erased, ``[batch, keys, classes]``.
         top: Position of the largest weight, int64 ``[batch]``.
-        content: Boolean unit mask ``[batch, keys]``.
+        content: Whether each key is a token to be erased (no padding or special token), bool
+            ``[batch, keys]``.
 
     Returns:
         Two statistics ``[batch]``. ``delta_js_expected`` is the JSD when the largest weight is
@@ -932,6 +970,7 @@ def _compare_with_all_weights(
     changes = jsd(original_probs, logits.softmax(-1))
     top_index = top[:, None]
     top_change = changes.gather(-1, top_index)[:, 0]
+    # The change for the largest weight is set to 0, so that only other weights are summed.
     other_changes = changes.masked_fill(~content, 0).scatter(-1, top_index, 0)
     n_others = content.sum(-1) - 1
     mean_change = other_changes.sum(-1) / n_others

@@ -122,17 +122,25 @@ class ExplanationsResult:
 
 
 def add_layer_sites(sites: Sequence[Site]) -> list[Site]:
-    """Return the sites, followed by one site for each whole layer that contains any of them.
+    """Add a site for each layer to a list of heads.
+
+    For example, two heads in layer 0 are followed by one site for all heads in layer 0.
 
     Args:
         sites: Heads to be tested. If there is only one, no layer is added.
     """
+    if len(sites) == 1:
+        return list(sites)
+    # The keys of a dictionary are unique and keep their order.
     layers = dict.fromkeys(site._replace(head=ALL) for site in sites)
-    return [*sites, *layers] if len(sites) > 1 else list(sites)
+    return [*sites, *layers]
 
 
 def _check_flow_length(preview: AuditPreview, options: Explanations) -> None:
-    """Raise AttnProbeError if attention flow is requested but all texts are too long for it."""
+    """Raise AttnProbeError if attention flow is requested but all texts are too long for it.
+
+    The option ``flow_positions`` is the length up to which the flow is computed, 0 for never.
+    """
     n_positions = int(preview.shortest_text.batch.mask.sum(-1).amin())
     if 0 < options.flow_positions < n_positions:
         raise AttnProbeError(
@@ -192,9 +200,19 @@ def _compute_flow_tau(
     options: Explanations,
     leave_one_out_ranks: Tensor,
 ) -> Tensor:
-    """Compute Kendall's τ-b between attention flow and leave-one-out, ``[batch]``.
+    """Compute the rank correlation between attention flow and leave-one-out importance.
 
-    It is NaN in texts with more positions than the option ``flow_positions`` allows.
+    Attention flow (Abnar & Zuidema 2020) is the maximum flow from each input token to the
+    prediction, in a network whose capacities are the attention weights.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head group whose attention is used.
+        options: Largest number of positions for which the flow is computed (``flow_positions``).
+        leave_one_out_ranks: Ranks by leave-one-out importance, ``[batch, keys]``.
+
+    Returns:
+        Kendall's τ-b ``[batch]``; NaN in texts with too many positions.
     """
     content = observation.batch.content_mask
     flows = compute_flow_to_tokens(observation, site, options.flow_positions)

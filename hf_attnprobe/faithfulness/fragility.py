@@ -125,26 +125,33 @@ def fragility(
 
 
 def _compute_class_shares(observation: Observation, probs: Tensor) -> dict[int, Tensor]:
-    """Return the share of copies that predict each class; empty if classes have no names.
+    """Return the share of edited copies for which the model predicts each class.
 
     Args:
         observation: Model outputs and attention for a batch.
-        probs: Probabilities ``[copies, batch, entries]``.
+        probs: Probabilities for edited copies of the texts, ``[copies, batch, entries]``.
 
     Returns:
-        Shares ``[batch]`` by class.
+        Shares ``[batch]`` by class index; empty if the model has no class names.
     """
     prediction = observation.model.prediction
+    # With classes, there is one decision per text.
     decisions = prediction.decide(probs)[..., 0]
     classes = range(len(prediction.class_names))
     return {label: (decisions == label).double().mean(0) for label in classes}
 
 
 def _compute_correct_shares(observation: Observation, probs: Tensor) -> Tensor:
-    """Return the share of labels that each edited copy predicts correctly, ``[copies, batch]``.
+    """Return the share of labels that the model predicts correctly for each edited copy.
 
-    In classification, it is 0 or 1, because a text has one label. It is NaN in texts without a
-    label.
+    In classification, it is 0 or 1, because a text has one label.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        probs: Probabilities for edited copies of the texts, ``[copies, batch, entries]``.
+
+    Returns:
+        Shares ``[copies, batch]``; NaN in texts without a label.
     """
     labels = observation.batch.labels
     if labels is None:

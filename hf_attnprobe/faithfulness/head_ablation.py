@@ -173,7 +173,12 @@ def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, T
 
 
 def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed: int) -> Tensor:
-    """Draw a donor for each text: another text from the sample.
+    """Draw a donor for each text: another text, whose head outputs replace those of the text.
+
+    Args:
+        reference: Head outputs for a sample of texts, from which the donors are drawn.
+        example_ids: Ids of the texts that need a donor.
+        seed: Seed for the draw.
 
     Returns:
         Row indices in the sample, int64 ``[batch]``; −1 if the sample has no other text.
@@ -192,26 +197,26 @@ def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed
 
 
 def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Tensor) -> Tensor:
-    """Copy the head outputs of donor texts to the real queries (no padding) of other texts.
+    """Give each text the head outputs of another text, its donor.
 
-    The first real query gets the donor's first output, and so on. Queries beyond the donor's length
-    get the donor's mean output.
+    The first query of the text gets the donor's first output, the second query the second output,
+    and so on. If the donor is shorter, the remaining queries get the donor's mean output.
 
     Args:
-        outputs: Head outputs in the sample, ``[texts, queries, width]``, zero beyond a text's
-            length.
-        lengths: Query counts in the sample, int ``[texts]``.
+        outputs: Head outputs in a sample of texts, ``[texts, queries, width]``, zero beyond a
+            text's length.
+        lengths: Number of queries in each text of the sample, int ``[texts]``.
         donors: Row index of each text's donor in the sample, int64 ``[batch]``.
-        mask: Real queries in each text, bool ``[batch, new queries]``.
+        mask: Queries of the new texts that are not padding, bool ``[batch, new queries]``.
 
     Returns:
-        Outputs ``[batch, new queries, width]``, meaningful inside the mask only.
+        Outputs ``[batch, new queries, width]``. Outputs for padding have no meaning.
     """
     donor_outputs = outputs[donors]
     n_donor_queries = lengths[donors][:, None]
     mean_output = donor_outputs.sum(1) / n_donor_queries
 
-    # Each real query gets the number of real queries before it.
+    # Queries are counted without padding: 0, 1, 2, …
     query_index = (mask.cumsum(1) - 1).clamp_min(0)
     donor_query = query_index.clamp(max=outputs.shape[1] - 1)
     texts = torch.arange(len(donors), device=donors.device)[:, None]
@@ -304,7 +309,7 @@ def measure_prune_curve(
 def _count_texts(
     model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
 ) -> Tensor:
-    """Count the texts whose prediction is unchanged, or correct, after heads are removed.
+    """Count the texts with an unchanged and with a correct prediction after heads are removed.
 
     Args:
         model: Model to be pruned.
@@ -312,18 +317,19 @@ def _count_texts(
         removed_heads: Head sets. Each set is removed from a separate copy of the batch.
 
     Returns:
-        Counts for each head set, float64 ``[sets, 4]``: texts with the unpruned model's prediction,
+        Counts for each head set, float64 ``[sets, 4]``: texts with an unchanged prediction,
         correctly predicted texts, all texts, and labelled texts.
     """
     observation = model.observe(batch)
     probs = predict_without_heads(model, observation, removed_heads)
-    is_agreeing = ~observation.find_flips(probs)
+    is_unchanged = ~observation.find_flips(probs)
     accuracy = torch.full_like(probs[..., 0], torch.nan)
     if batch.labels is not None:
         accuracy = model.prediction.compute_accuracy(probs, batch.labels)
     is_labelled = ~accuracy.isnan()
-    is_text = torch.ones_like(is_agreeing)
-    columns = [is_agreeing, accuracy.nan_to_num(0), is_text, is_labelled]
+    is_text = torch.ones_like(is_unchanged)
+    # Each column is 1 for a text to be counted and 0 for any other text, [sets, batch].
+    columns = [is_unchanged, accuracy.nan_to_num(0), is_text, is_labelled]
     counts = [column.double().sum(-1) for column in columns]
     return torch.stack(counts, dim=-1).cpu()
 
@@ -333,9 +339,9 @@ def predict_without_heads(
     observation: Observation,
     removed_heads: Sequence[Sequence[Site]],
 ) -> Tensor:
-    """Return the probabilities without some heads, whose outputs are set to 0.
+    """Return the model's probabilities after the outputs of some heads are set to 0.
 
-    The attention of all other heads is recomputed, because it depends on the layers below.
+    The model runs again, so that the attention in the layers above can change too.
 
     Args:
         model: Model to be pruned.
@@ -345,6 +351,7 @@ def predict_without_heads(
     Returns:
         Probabilities ``[sets, batch, classes]``.
     """
+    # A head's output is multiplied by its entry in the mask: 0 removes the head.
     head_masks: dict[int, Tensor] = {}
     for set_index, sites in enumerate(removed_heads):
         for layer, head, _ in sites:

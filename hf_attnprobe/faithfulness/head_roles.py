@@ -86,9 +86,10 @@ def head_roles(
     *,
     seed: int = 0,
 ) -> HeadRolesResult:
-    """Measure how strongly a head has known patterns, such as attention to the previous token.
+    """Measure how strongly a head shows well-known patterns, such as attending to the previous token.
 
-    All heads are scored in a single forward pass, whose result is cached.
+    The first call scores all heads in one forward pass. Later calls for the same prompt use the
+    stored scores.
 
     Args:
         observation: Model outputs for a single prompt.
@@ -104,7 +105,15 @@ def head_roles(
 
 
 def _score_all_heads(observation: Observation) -> list[Tensor]:
-    """Compute the scores of all attention patterns, ``[patterns, heads]`` for each layer."""
+    """Compute how strongly each head shows each attention pattern.
+
+    The patterns are attention to the previous token, to an earlier copy of the current token, to
+    the token after such a copy (induction), to the first token, and to the token that is predicted
+    next (retrieval).
+
+    Returns:
+        Scores ``[patterns, heads]`` for each layer.
+    """
     model = observation.model.require(AnswersFromPassage)
     token_ids = observation.batch.inputs["input_ids"][0]
     is_unit = observation.batch.inputs["unit_ids"][0] >= 0
@@ -114,8 +123,8 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
     attended_ids = token_ids[:n_attended]
     positions_by_pattern = find_pattern_positions(attended_ids, rows)
 
-    # Retrieval heads copy the token to be predicted from the passage. Only rows that predict the
-    # answer count.
+    # Retrieval heads attend to a token in the passage that equals the token to be predicted. Only
+    # rows that predict a token of the answer count.
     next_ids = token_ids[rows + 1]
     in_passage = is_unit[:n_attended]
     is_copy = (attended_ids == next_ids[:, None]) & in_passage
@@ -137,9 +146,12 @@ def _score_all_heads(observation: Observation) -> list[Tensor]:
 def find_pattern_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the positions to which previous-token, duplicate-token and induction heads attend.
 
+    In "A B C A", the last token is "A". A previous-token head attends to "C", a duplicate-token head
+    to the first "A", and an induction head to "B", which follows the first "A".
+
     Args:
         token_ids: Token ids, int ``[tokens]``.
-        rows: Query row positions, int ``[rows]``.
+        rows: Positions of the tokens that attend, int ``[rows]``.
 
     Returns:
         Three masks of positions, in this order, each bool ``[rows, tokens]``.
@@ -150,7 +162,7 @@ def find_pattern_positions(token_ids: Tensor, rows: Tensor) -> tuple[Tensor, Ten
     is_same_token = token_ids == token_ids[rows, None]
     is_earlier = position < row_position
     duplicate = is_same_token & is_earlier
-    # Induction heads attend to the token after an earlier copy.
+    # Induction heads attend to the token after an earlier copy, so the mask is shifted by one.
     induction = torch.zeros_like(duplicate)
     induction[:, 1:] = duplicate[:, :-1]
     return previous, duplicate, induction
@@ -184,5 +196,6 @@ def _score_retrieval(weights: Tensor, is_copy: Tensor) -> Tensor:
     """
     has_copy = is_copy.any(-1)
     largest = weights.argmax(-1, keepdim=True)
+    # For each head and row: whether the token with the largest weight is such a copy.
     hits = is_copy.expand(len(weights), -1, -1).gather(-1, largest)[..., 0]
     return hits[:, has_copy].to(weights.dtype).mean(-1)

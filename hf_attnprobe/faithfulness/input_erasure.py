@@ -137,7 +137,10 @@ READINGS: TestReadings = {
 
 
 def _check_erasable(preview: AuditPreview, options: InputErasure) -> None:
-    """Check that the model can process a text from which all content tokens are removed."""
+    """Check that the model can process a text without any token except special tokens.
+
+    The shortest text is processed in this form. If the model cannot do this, it raises an error.
+    """
     shortest_text = preview.shortest_text
     all_units = shortest_text.batch.content_mask[None]
     model = shortest_text.model.require(EditableInputs)
@@ -246,14 +249,14 @@ def input_erasure(
 
 
 def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
-    """Rank the units by every attention map that is defined for a head or a head group.
+    """Rank the units by importance scores that differ between heads, such as attention.
 
     Args:
         observation: Model outputs and attention for a batch.
         site: Head or head group.
 
     Returns:
-        Dense ranks ``[batch, keys]`` by ranking name.
+        Ranks ``[batch, keys]`` by ranking name, from 0 for the least important unit.
     """
     if not site.is_group:
         return {
@@ -267,61 +270,73 @@ def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
 
 
 def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
-    """Mark the first 1, 5, 10, 20 and 50% of the units in each ranking.
+    """Return which units are in the first 1, 5, 10, 20 and 50% of each ranking.
 
     Args:
         observation: Model outputs and attention for a batch.
-        turns: Turn in which each unit is removed, counted from 0, int ``[rankings, batch, keys]``.
+        turns: Place of each unit in the ranking, from 0 for the first unit, int
+            ``[rankings, batch, keys]``.
 
     Returns:
         Masks, bool ``[5, rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
-    # Number of marked units for each of the five percentages, [5, batch].
+    # Number of units for each of the five percentages, [5, batch].
     counts = aopc.compute_removal_counts(content.sum(-1))
     return (turns < counts[:, None, :, None]) & content
 
 
 def _measure_top_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
-    """Measure comprehensiveness and sufficiency, ``[2, rankings, batch]``.
+    """Measure comprehensiveness and sufficiency (DeYoung et al. 2020).
+
+    Comprehensiveness is the loss of probability without the first units of a ranking. Sufficiency
+    is the loss with these units only. Both are averaged over the first 1, 5, 10, 20 and 50%.
 
     Args:
         observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
-        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
+        turns: Place of each unit in the ranking, from 0 for the first unit, int
+            ``[rankings, batch, keys]``.
+
+    Returns:
+        Both losses, ``[2, rankings, batch]``.
     """
     content = observation.batch.content_mask
     top_units = mark_top_units(observation, turns)
-    # [2, steps, rankings, batch, keys]
+    # One step for each percentage: [2, steps, rankings, batch, keys].
     removed = torch.stack([top_units, content & ~top_units])
     losses = _measure_losses(observation, operator, removed.flatten(0, 2))
     return losses.unflatten(0, removed.shape[:3]).mean(1)
 
 
 def _measure_stepwise_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
-    """Measure the mean loss when units are removed one by one, in each ranking and its reverse.
+    """Remove the units of a text one by one, and measure the mean loss over all steps.
 
     Args:
         observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
-        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
+        turns: Place of each unit in the ranking, from 0 for the first unit, int
+            ``[rankings, batch, keys]``.
 
     Returns:
-        Mean losses (AOPC) ``[2, rankings, batch]``: in ranking order, and in reverse.
+        Mean losses (AOPC) ``[2, rankings, batch]``, for removal in the order of each ranking and in
+        the reverse order.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     n_steps = int(n_units.max())
+    # The steps become the first axis, in front of orders, rankings and texts.
     steps = torch.arange(1, n_steps + 1, device=content.device)
     steps = steps[:, None, None, None]
 
-    # After step k, the units whose turn is below k are removed.
+    # After step k, the first k units are removed. Their turns are 0 to k − 1.
     reversed_turns = n_units[:, None] - 1 - turns
     both_turns = torch.stack([turns, reversed_turns])
     # [steps, 2, rankings, batch, keys]
     removed = (both_turns < steps[..., None]) & content
     losses = _measure_losses(observation, operator, removed.flatten(0, 2))
     losses = losses.unflatten(0, removed.shape[:3])
+    # Shorter texts have fewer steps.
     has_step = steps <= n_units
     total = (losses * has_step).sum(0)
     return total / n_units
@@ -330,22 +345,26 @@ def _measure_stepwise_losses(observation: Observation, operator: str, turns: Ten
 def _compute_area_bounds(
     observation: Observation, operator: str, beam_width: int, ranking_scores: Tensor
 ) -> Tensor:
-    """Compute the lowest and the highest AOPC over all unit orders, ``[2, batch]``.
+    """Compute the lowest and the highest AOPC over all orders of a text's units.
 
-    AOPC is the mean probability loss over all removal steps. The bounds are exact for short texts.
-    In longer texts, they are the most extreme values that the beam search or a tested ranking
-    reaches.
+    AOPC is the mean probability loss when the units are removed one by one. The bounds are exact
+    for short texts. In longer texts, they are the most extreme values that a beam search or any of
+    the tested rankings reaches.
 
     Args:
         observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
         beam_width: Width of the beam search.
-        ranking_scores: AOPC ``[2, rankings, batch]``, for rankings that do not depend on the site.
+        ranking_scores: AOPC of the tested rankings that are the same for all heads,
+            ``[2, rankings, batch]``.
+
+    Returns:
+        Lowest and highest AOPC, ``[2, batch]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
     is_short = n_units <= aopc.MAX_UNITS_OF_EXACT_BOUNDS
-    # Longer texts only have the empty set here.
+    # In longer texts, no unit is removed here.
     sets = aopc.enumerate_unit_sets(content & is_short[:, None])
     set_losses = _measure_losses(observation, operator, sets)
     exact_bounds = torch.stack(aopc.compute_aopc_bounds(set_losses, n_units.where(is_short, 0)))
@@ -395,14 +414,15 @@ def _measure_flips(
 
 
 def predict_without_units(observation: Observation, operator: str, removed: Tensor) -> Tensor:
-    """Return the probabilities for texts without some units.
+    """Remove units from copies of the texts and return the model's probabilities.
 
-    The model is run on a few copies of the batch at a time.
+    The model processes a few copies at a time, to limit the memory.
 
     Args:
         observation: Model outputs and attention for a batch.
-        operator: "deletion", "mask", or "gap" for language models: units are deleted, and the
-            remaining tokens keep their positions.
+        operator: How units are removed. "deletion" deletes them, and "mask" replaces them by the
+            mask token. For language models, "gap" deletes them, but the remaining tokens keep their
+            positions.
         removed: Units to be removed, bool ``[copies, batch, keys]``.
 
     Returns:
@@ -417,7 +437,7 @@ def predict_without_units(observation: Observation, operator: str, removed: Tens
 
 
 def _measure_losses(observation: Observation, operator: str, removed: Tensor) -> Tensor:
-    """Measure the probability loss when units are removed.
+    """Remove units, and measure how much the probability of the model's decision falls.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -433,8 +453,8 @@ def _measure_losses(observation: Observation, operator: str, removed: Tensor) ->
 def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
     """Return how much the probability of the model's decision falls if the texts are changed.
 
-    By default, the decision is the predicted class. If the user chose a class to be explained, the
-    decision is either this class or the union of all other classes, depending on the prediction.
+    By default, the decision is the predicted class. If another class was chosen to be explained,
+    the decision is that the text does, or does not, belong to this class.
 
     Args:
         observation: Model outputs for the original texts.
@@ -443,5 +463,7 @@ def compute_losses(observation: Observation, probs: Tensor) -> Tensor:
     Returns:
         Losses ``[copies, batch]``; negative if the probability rises.
     """
-    original = observation.compute_explained_probs(observation.probs)
-    return (original - observation.compute_explained_probs(probs)) * observation.target_sign[:, 0]
+    original_probs = observation.compute_explained_probs(observation.probs)
+    changed_probs = observation.compute_explained_probs(probs)
+    # The sign is −1 in texts for which the explained class is not predicted.
+    return (original_probs - changed_probs) * observation.target_sign[:, 0]

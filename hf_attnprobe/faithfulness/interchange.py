@@ -152,16 +152,18 @@ def collect_donors(
     sites: Sequence[Site],
     seed: int,
 ) -> Donors:
-    """Collect the decisions and the most attended states for a text sample.
+    """Run the model on a sample of texts, and collect the states that other texts will receive.
+
+    For each text and head, this is the value vector of the most attended unit.
 
     Args:
-        model: Model that reads the texts.
+        model: Model to be tested.
         batches: Batches with the sample's texts.
         sites: Heads and head groups whose states are collected.
-        seed: Seed for the choice among equally attended positions.
+        seed: Seed for the choice among equally attended units.
 
     Returns:
-        Decisions for all texts, and their most attended states by site.
+        The model's decisions for all texts, and the states by site.
     """
     decisions, batch_states = [], []
     for batch in batches:
@@ -182,7 +184,7 @@ def collect_donors(
 def _read_most_attended_values(
     observation: Observation, site: Site, seed: int
 ) -> dict[int, Tensor]:
-    """Return each text's value vectors at its most attended unit.
+    """Return the value vectors of the most attended unit in each text.
 
     If the unit has several positions, their value vectors are averaged.
 
@@ -206,12 +208,18 @@ def _read_most_attended_values(
 
 
 def _draw_donors(donors: Donors, observation: Observation, seed: int) -> Tensor:
-    """Draw one donor per text, for which the model makes another decision.
+    """Draw one donor per text: a text for which the model makes a different decision.
+
+    Args:
+        donors: Decisions and states for the texts that can be donors.
+        observation: Model outputs and attention for the texts that need a donor.
+        seed: Seed for the draw.
 
     Returns:
         Donor indices, int64 ``[batch]``; −1 if there is no such donor.
     """
     decisions = observation.model.prediction.decide(observation.probs)
+    # [texts, donors]. A prediction can have several parts, such as one tag per word.
     differs = (donors.decisions != decisions[:, None]).any(-1).cpu()
     donor_rows = []
     for example_id, is_candidate in zip(observation.batch.example_ids, differs, strict=True):
@@ -230,7 +238,8 @@ def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -
     n_keys = content.shape[-1]
     ranks = compute_ranking(observation, site, name, seed=seed).double()
     tie_breakers = compute_ranking(observation, site, "random", seed=seed)
-    # The random ranks are at most n_keys, so that they only decide between equal ranks.
+    # Neighbouring ranks are n_keys + 1 apart after the multiplication. The random ranks are at most
+    # n_keys, so they only decide between equal ranks.
     scores = ranks * (n_keys + 1) + tie_breakers
     scores = scores.masked_fill(~content, -torch.inf)
     return scores.argmax(-1)
@@ -239,7 +248,7 @@ def _find_top_unit(observation: Observation, site: Site, name: str, seed: int) -
 def _draw_other_units(
     observation: Observation, excluded_unit: Tensor, n_units: int | None, seed: int
 ) -> Tensor:
-    """Draw units without replacement from all units in a text except one.
+    """Draw different units at random from each text, but never the excluded unit.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -248,7 +257,7 @@ def _draw_other_units(
         seed: Seed for the draw.
 
     Returns:
-        Units, int64 ``[units, batch]``. Texts with fewer units are filled up with −1.
+        Keys of the units, int64 ``[units, batch]``. Texts with fewer units are filled up with −1.
     """
     content = observation.batch.content_mask
     is_candidate = content.scatter(1, excluded_unit[:, None], False)
@@ -259,6 +268,7 @@ def _draw_other_units(
 
     random_scores = compute_ranking(observation, Site(), "random", seed=seed).double()
     random_scores = random_scores.masked_fill(~is_candidate, -torch.inf)
+    # The units with the largest random scores are drawn.
     drawn_units = random_scores.topk(n_drawn, dim=-1)
     is_missing = drawn_units.values.isinf()
     return drawn_units.indices.masked_fill(is_missing, -1).t()

@@ -83,8 +83,8 @@ def measure_losses_without(
     Args:
         observation: Model outputs and attention for a batch.
         sets: Units to be deleted, bool ``[sets, batch, keys]``.
-        operator: "deletion" closes the gap that a deleted unit leaves. "gap" keeps the remaining
-            tokens' positions.
+        operator: Positions of the remaining tokens. With "deletion", they move up to close the gap.
+            With "gap", they keep their positions.
 
     Returns:
         Losses ``[sets, batch]`` in nats.
@@ -108,15 +108,17 @@ def measure_deletion_effects(observation: Observation) -> Tensor:
 
     def compute() -> Tensor:
         deleted_units = select_deleted_units(observation)
-        return _measure_single_units(deleted_units, partial(measure_losses_without, observation))
+        measure_losses = partial(measure_losses_without, observation)
+        return _measure_single_units(deleted_units, measure_losses)
 
     return observation.remember("deletion effects", compute)
 
 
 def measure_contrast_effects(observation: Observation) -> Tensor:
-    """Measure how much the margin over an alternative answer falls when each unit is deleted alone.
+    """Measure how much each unit of the passage favours the answer over an alternative answer.
 
-    The margin is the answer's log-probability minus the alternative answer's log-probability.
+    The margin is the answer's log-probability minus the alternative answer's log-probability. Each
+    unit is deleted alone, and its effect is the fall in the margin.
 
     Args:
         observation: Model outputs for a batch with an alternative answer.
@@ -136,13 +138,17 @@ def measure_contrast_effects(observation: Observation) -> Tensor:
 
 
 def select_deleted_units(observation: Observation) -> Tensor:
-    """Return the units that are deleted one by one, bool ``[batch, keys]``.
+    """Select the units of each passage whose effect is measured by deletion.
 
-    In short passages, these are all units. In long passages, they are the units with the most
-    attention and the units with the largest losses in a knockout.
+    In short passages, these are all units. In long passages, they are the five units with the most
+    attention, and the units with the largest losses when the attention to them is blocked (a
+    knockout). A knockout is only a rough estimate, but much faster.
 
     Args:
         observation: Model outputs and attention for a batch.
+
+    Returns:
+        Selected units, bool ``[batch, keys]``.
     """
     content = observation.batch.content_mask
     if int(content.sum(-1).max()) <= MAX_DELETED_UNITS:
@@ -151,9 +157,9 @@ def select_deleted_units(observation: Observation) -> Tensor:
     attention = observation.read(WHOLE_MODEL)
     selected_by_attention = _select_largest(attention, content, N_UNITS_BY_ATTENTION)
     losses, _ = measure_knockouts(observation, WHOLE_MODEL, RENORMALISED_KNOCKOUT)
-    selected_by_knockout = _select_largest(
-        losses, content & ~selected_by_attention, MAX_DELETED_UNITS - N_UNITS_BY_ATTENTION
-    )
+    remaining_units = content & ~selected_by_attention
+    n_by_knockout = MAX_DELETED_UNITS - N_UNITS_BY_ATTENTION
+    selected_by_knockout = _select_largest(losses, remaining_units, n_by_knockout)
     return content & (is_short | selected_by_attention | selected_by_knockout)
 
 
@@ -205,6 +211,7 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
     # Only keys that are a unit in at least one text of the batch are measured.
     positions = units.any(0).nonzero()[:, 0]
     if len(positions):
+        # Row i of the identity matrix is a mask that only contains key i.
         single_units = torch.eye(units.shape[-1], dtype=torch.bool, device=units.device)[positions]
         effects[:, positions] = measure_losses(single_units[:, None] & units).T
     return effects.masked_fill(~units, 0)
@@ -214,21 +221,23 @@ def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tens
 
 
 def measure_knockouts(observation: Observation, site: Site, operator: str) -> tuple[Tensor, Tensor]:
-    """Measure the answer's loss and the output change if the attention to each unit is blocked.
+    """Block the attention to each unit alone, and measure the effect on the answer.
 
     Args:
         observation: Model outputs and attention for a batch.
         site: Head or head group in which the attention is blocked.
-        operator: Redistribution rule for the blocked attention, see
+        operator: Where the blocked attention goes, one of
             :data:`~hf_attnprobe.protocol.KNOCKOUTS`.
 
     Returns:
-        Losses in nats and total variation distances, each ``[batch, keys]``; 0 outside the passage.
+        Fall in the answer's log-probability in nats, and output change as a total variation
+        distance. Each is ``[batch, keys]`` and 0 outside the passage.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
         is_unit = content.any(0)
+        # Row i of the identity matrix is a mask that only contains key i.
         single_units = torch.eye(content.shape[-1], dtype=torch.bool, device=content.device)
         # [units, batch, keys]
         blocked = single_units[is_unit, None] & content

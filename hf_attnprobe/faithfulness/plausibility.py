@@ -128,7 +128,11 @@ class PlausibilityResult:
 
 
 def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
-    """Raise AttnProbeError if rationales or integrated gradients are needed but not available."""
+    """Raise AttnProbeError if the data or the model lack something that the test needs.
+
+    The data must contain human rationales: words that people marked as the reason for the label.
+    With the option ``integrated_gradients``, the model must support integrated gradients.
+    """
     if not preview.rationales:
         raise AttnProbeError(
             "the test 'plausibility' needs human rationales, but found none for the model's words. "
@@ -197,8 +201,10 @@ def _rank_integrated_gradients(observation: Observation) -> Tensor:
 
     def compute() -> Tensor:
         model = observation.model.require(IntegratedGradients)
+        # None selects the explained class, which by default is the predicted class.
+        target_classes = observation.get_target_classes(None)
         attributions = model.compute_integrated_gradients(
-            observation, observation.get_target_classes(None), N_INTEGRATION_POINTS
+            observation, target_classes, N_INTEGRATION_POINTS
         )
         content = observation.batch.content_mask
         return rank_scores("integrated_gradient", attributions.abs(), content)

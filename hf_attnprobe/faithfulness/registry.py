@@ -114,6 +114,7 @@ class FaithfulnessTest:
             site: Head or head group to be tested.
         """
         for need in self.needs:
+            # A tuple contains alternatives: one of these capabilities is enough.
             alternatives = need if isinstance(need, tuple) else (need,)
             reasons = [model.lacks(capability, site) for capability in alternatives]
             if None not in reasons:
@@ -216,16 +217,16 @@ def _load_entry_point(entry_point: EntryPoint) -> None:
 def resolve_faithfulness_tests(
     requested: TestSelection | None, *, answers: bool = False
 ) -> dict[str, Options]:
-    """Return the requested tests' options by test name, in the requested order.
+    """Return the options of all requested tests, in the requested order.
 
     Args:
-        requested: Tests in any form that :func:`~hf_attnprobe.core.options.collect_test_options`
-            accepts. None means "default".
+        requested: Test names, or a mapping from names to options; see
+            :func:`~hf_attnprobe.core.options.collect_test_options`. None means "default".
         answers: Whether the tests will run on a language model.
 
     Returns:
-        Options by test name. The name "default" remains in the result and stands for the tests that
-        fit the model and the data.
+        Options by test name. The name "default" is not replaced by the names of the default tests,
+        because these depend on the model and the data.
 
     Raises:
         AttnProbeError: If a test or an option is unknown, or if a value is out of range.

@@ -282,12 +282,15 @@ class _RemovalGame:
         self.is_exact = self.n_units <= options.exact_units
 
     def compute_rankings(self, seed: int) -> dict[str, Tensor]:
-        """Return the unit ranks ``[batch, units]`` by ranking name.
+        """Rank the units of each text by attention and by other importance scores.
 
-        A phrase gets its highest-ranked token's rank.
+        If a unit is a phrase, it gets the rank of its highest-ranked token.
 
         Args:
             seed: Seed for the random ranking.
+
+        Returns:
+            Ranks ``[batch, units]`` by ranking name.
         """
         ranks_by_name = rank_by_site(self.observation, self.site)
         for name in list_text_rankings(self.observation):
@@ -298,6 +301,7 @@ class _RemovalGame:
         unit_ranks_by_name = {}
         for name, ranks in ranks_by_name.items():
             token_ranks = ranks.masked_fill(~self.content, -1)
+            # For each unit, the largest rank of its tokens.
             unit_ranks_by_name[name] = lowest_ranks.to(ranks).scatter_reduce(
                 1, self.unit_index, token_ranks, "amax"
             )
@@ -313,9 +317,11 @@ class _RemovalGame:
             Drop in the predicted probability, and whether the decision flips, each
             ``[sets, batch]``.
         """
+        # A token is removed if its unit is in the set.
         unit_index = self.unit_index.expand(len(sets), -1, -1)
         removed = sets.gather(-1, unit_index) & self.content
         if self.options.by == "attention":
+            # A set can contain all units of a text, so all weights may be 0.
             probs = predict_without_weights(self.observation, self.site, removed, all_zero=True)
         else:
             probs = predict_without_units(self.observation, self.options.by, removed)
@@ -324,9 +330,9 @@ class _RemovalGame:
         return losses, flips
 
     def measure_every_set(self) -> tuple[Tensor, Tensor]:
-        """Measure the effect of removing every set of units from the short texts of the batch.
+        """Remove every possible set of units from the short texts, and measure the effects.
 
-        No unit is removed from texts that are too long for this.
+        A text with n units has 2ⁿ sets. No unit is removed from texts that are too long for this.
 
         Returns:
             Losses and flips as in :meth:`measure_removals`, each ``[2^units, batch]``.
@@ -339,8 +345,9 @@ class _RemovalGame:
             has_unit = has_unit[:, :max_units]
             subsets = aopc.enumerate_subsets(max_units).to(has_unit.device)
             sets = subsets[:, None] & has_unit
-            padding = (0, self.has_unit.shape[1] - max_units)
-            sets = torch.nn.functional.pad(sets, padding)
+            # The units that only longer texts have are never removed.
+            n_further_units = self.has_unit.shape[1] - max_units
+            sets = torch.nn.functional.pad(sets, (0, n_further_units))
             return self.measure_removals(sets)
 
         # Removing attention weights depends on the site, so its results are not cached.
@@ -350,16 +357,18 @@ class _RemovalGame:
         return self.observation.remember(key, compute)
 
     def compute_values(self, losses: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-        """Return the Shapley values and the half-width of their 95% confidence intervals.
+        """Compute the Shapley value of each unit: its mean contribution to the prediction.
 
-        In texts with too many units, a value is estimated by the mean over random removal orders.
+        In short texts, the values are exact. In texts with too many units, they are means over
+        random removal orders and have a confidence interval.
 
         Args:
-            losses: Losses for all sets, ``[2^units, batch]``.
+            losses: Losses for all sets in the short texts, ``[2^units, batch]``.
             seed: Seed for the random orders.
 
         Returns:
-            Values ``[batch, units]`` and half-widths ``[batch]``, which are NaN for exact values.
+            Values ``[batch, units]``, and the mean half-width of their 95% confidence intervals,
+            ``[batch]``; NaN for exact values.
         """
         exact_values = attribution.shapley_values(losses)
         n_missing = self.has_unit.shape[1] - exact_values.shape[1]
@@ -386,12 +395,15 @@ class _RemovalGame:
         Returns:
             Additional losses ``[orders, batch, units]``.
         """
+        # draw_permutations works on [batch, queries, keys]. An axis with a single query is added
+        # here, and removed from the result.
         turns = draw_permutations(
             is_sampled[:, None],
             self.options.n_orders,
             seed=seed + SHAPLEY_SEED_OFFSET,
             example_ids=self.observation.batch.example_ids,
-        )[:, :, 0]
+        ).squeeze(2)
+        # At step k, the first k units in each order are removed, [steps, orders, batch, units].
         n_steps = is_sampled.shape[1] + 1
         steps = torch.arange(n_steps, device=is_sampled.device)[:, None, None, None]
         removed = (turns < steps) & is_sampled
@@ -405,7 +417,7 @@ class _RemovalGame:
         return unit_gains.movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
-        """Replace values with NaN in texts that are too long to remove all sets of units.
+        """Set values to NaN in the texts that are too long to test every set of units.
 
         Args:
             values: Values ``[..., batch]``.

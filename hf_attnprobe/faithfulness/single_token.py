@@ -111,16 +111,18 @@ def single_token(
 
 
 def predict_single_tokens(observation: Observation) -> Tensor:
-    """Return the explained class's probability for each unit as a text of its own.
+    """Predict from single units: all other units of the text are removed.
 
     Args:
         observation: Model outputs and attention for a batch.
 
     Returns:
-        Probabilities ``[batch, keys]``, meaningful in ``content_mask`` only.
+        Probabilities of the explained class given each unit alone, ``[batch, keys]``. The values at
+        padding and special tokens have no meaning.
     """
     model = observation.model.require(EditableInputs)
     n_texts, n_keys = observation.batch.content_mask.shape
+    # Row i of the identity matrix is a mask that only contains key i.
     single_units = torch.eye(n_keys, dtype=torch.bool, device=observation.probs.device)
     removed = ~single_units[:, None].expand(-1, n_texts, -1)
     probs = model.erase_inputs(observation, removed)

@@ -111,8 +111,8 @@ SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
 """Names of the rankings that are only used to guess the source of an answer. The source is the unit
 whose deletion makes the answer least probable."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
-"""Names of the rankings for which the top-k drop is not measured. The top-k drop is the fall in the
-answer's log-probability when the first k units of a ranking are deleted."""
+"""Names of the rankings whose first units are never deleted together. For all other rankings, this
+shows how much the answer's log-probability falls without the first k units (the top-k drop)."""
 MAX_UNITS_OF_SHORT_PASSAGE = 4
 """Largest number of units in a passage that is too short for a rank correlation. Two orders of so
 few units often agree by chance."""
@@ -294,14 +294,14 @@ def sources(
 
 
 def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
-    """Split values by unit number, so that each unit becomes a separate entry.
+    """Split the values for passage units into one dictionary entry per unit.
 
     Args:
-        values: Values ``[batch, keys]``.
-        content: Boolean unit mask ``[batch, keys]``.
+        values: Values ``[batch, keys]``. Key i holds unit i of the passage.
+        content: Whether each passage has a unit with this number, bool ``[batch, keys]``.
 
     Returns:
-        Values ``[batch]`` by number; NaN in passages with fewer units.
+        Values ``[batch]`` by unit number, such as "0"; NaN in passages with fewer units.
     """
     unit_values = values.double().masked_fill(~content, torch.nan)
     numbers = content.any(0).nonzero()[:, 0].tolist()
@@ -314,7 +314,7 @@ def split_by_unit(values: Tensor, content: Tensor) -> dict[str, Tensor]:
 def _score_units(
     observation: Observation, site: Site, options: Sources, seed: int
 ) -> dict[str, Tensor]:
-    """Compute each ranking's scores for the passage units, attention first.
+    """Score the passage units by attention and by the methods with which it is compared.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -323,7 +323,8 @@ def _score_units(
         seed: Seed for the random halves and for shuffled user-provided scores.
 
     Returns:
-        Scores ``[batch, keys]`` by ranking name. Units with larger scores come first.
+        Scores ``[batch, keys]`` by ranking name, attention first. Larger scores mean more
+        important units.
     """
     model = observation.model.require(AnswersFromPassage)
     attention = observation.read(site)
@@ -334,6 +335,7 @@ def _score_units(
         "first": -position.to(attention.dtype),
         "last": position.to(attention.dtype),
     }
+    # For the whole model, the attention in the last layer is an additional ranking.
     if site.layer == site.head == ALL and len(observation.attention) > 1:
         last_layer = max(observation.model.get_heads_by_layer(site))
         scores["last layer"] = observation.read(Site(last_layer, ALL, site.query))
@@ -346,9 +348,14 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Scale each ranking's positive scores so that they sum to 1 over the units of a text.
+    """Divide positive scores by their sum, and set negative scores to 0.
 
-    Rankings without scores are left out.
+    For example, the scores (3, 1, −2) become (0.75, 0.25, 0). Rankings that only define an order,
+    such as the position in the passage, are left out.
+
+    Args:
+        scores: Scores ``[batch, keys]`` by ranking name.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
     """
     return {
         name: normalise_positive_part(values, content)
@@ -360,14 +367,20 @@ def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str
 def _rank_units(
     scores: Mapping[str, Tensor], content: Tensor, log_prob: Tensor
 ) -> dict[str, Tensor]:
-    """Convert scores to ranks. Scores that only differ by rounding errors share a rank.
+    """Convert scores to ranks, from 0 for the least important unit.
+
+    Units whose scores only differ by rounding errors share a rank.
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.
-        content: Boolean unit mask ``[batch, keys]``.
-        log_prob: The answer's log-probability ``[batch]``. It determines the rounding error in the
-            effects, which are differences between log-probabilities.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        log_prob: The answer's log-probability ``[batch]``.
+
+    Returns:
+        Ranks ``[batch, keys]`` by ranking name.
     """
+    # Some scores are differences between log-probabilities. Their rounding error is proportional to
+    # the size of the log-probability.
     log_prob_size = log_prob.abs()[:, None]
     scales = {"deletion": log_prob_size, "contextcite": log_prob_size}
     for name in USER_SCORE_RANKINGS:
@@ -384,17 +397,23 @@ def _find_source(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Find the source of each answer, and check which rankings put it first.
 
-    The source is the unit whose deletion makes the answer least probable. Passages with one unit
-    have no source, nor do passages in which no deletion lowers the answer's probability.
+    The source is the unit whose deletion makes the answer least probable. A passage has no source
+    if it consists of one unit, or if no deletion lowers the answer's probability.
+
+    Args:
+        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        effects: Loss when each unit is deleted, ``[batch, keys]``.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
 
     Returns:
-        Hits by ranking name, 1 if the ranking puts the source first and 0 otherwise, and the
-        positions of the sources. Each is ``[batch]`` and NaN in passages without a source. The
-        entry ``chance`` is the probability that a random order puts the source first.
+        Hits by ranking name, and the positions of the sources. Each is ``[batch]`` and NaN in
+        passages without a source. A hit is 1 if the ranking puts the source first, and 0
+        otherwise. The entry ``chance`` is the probability that a random order puts it first.
     """
     n_units = content.sum(-1)
     unit_effects = effects.masked_fill(~content, -torch.inf)
     has_source = (unit_effects.amax(-1) > 0) & (n_units > 1)
+    # The overlap between the first unit of a ranking and the source is 1 or 0, or a share for ties.
     hits = {
         name: top_overlap(ranks, ranks_by_name["deletion"], content, 1)
         for name, ranks in ranks_by_name.items()
@@ -408,9 +427,15 @@ def _find_source(
 def _compute_agreements(
     ranks_by_name: Mapping[str, Tensor], effects: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute the Gini correlation between each ranking and the units' effects.
+    """Compute how well each ranking agrees with the effects of the units (Gini correlation).
 
-    It is NaN in short passages.
+    The result is 1 for the ranking by effect, and 0 on average for a random ranking. It is NaN in
+    short passages.
+
+    Args:
+        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        effects: Effect of each unit on the answer, ``[batch, keys]``.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
     """
     is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     return {
@@ -422,11 +447,17 @@ def _compute_agreements(
 def _compute_taus(
     ranks_by_name: Mapping[str, Tensor], effect_ranks: Tensor, content: Tensor
 ) -> dict[str, Tensor]:
-    """Compute Kendall's τ-b between each ranking and the units' effects.
+    """Compute Kendall's τ-b between each ranking and the ranking by the units' effects.
 
     It is NaN in short passages.
+
+    Args:
+        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        effect_ranks: Ranks of the units by their effect on the answer, ``[batch, keys]``.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
     """
     is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
+    # All pairs are computed at once. The last row and column belong to the effects.
     all_ranks = torch.stack([*ranks_by_name.values(), effect_ranks], 1)
     tau_matrix = kendall_tau_b_matrix(all_ranks, content).tau
     taus_with_effects = tau_matrix[:, :-1, -1].masked_fill(is_too_short[:, None], torch.nan)
@@ -439,10 +470,18 @@ def _compute_taus(
 def _measure_drops(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], seed: int
 ) -> dict[str, Tensor]:
-    """Measure the top-k drop ``[batch]`` for each ranking, for random units and for the best units.
+    """Measure how much the answer's log-probability falls without the first units of each ranking.
 
-    The top-k drop is the fall in the answer's log-probability when the first k units are deleted,
-    averaged over several k. The best units are those of the ranking with the largest loss.
+    This top-k drop is averaged over k = 1, 3 and 5. For comparison, it is also measured for random
+    units ("random"). The entry "best" uses the ranking with the largest drop for each k.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        seed: Seed for the random units.
+
+    Returns:
+        Drops ``[batch]`` by ranking name.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -456,7 +495,7 @@ def _measure_drops(
     losses = _measure_losses_without_top(observation, turns)
     losses_by_name = dict(zip(turns_by_name, losses, strict=True))
     losses_by_name["best"] = losses.amax(0)
-    # The expected loss without a single random unit is known exactly.
+    # For k = 1 (index 0), the expected loss without a random unit is the mean over all units.
     mean_effect = measure_deletion_effects(observation).sum(-1) / n_units
     losses_by_name["random"][0] = mean_effect.where(n_units > 1, torch.nan)
     return {
@@ -467,11 +506,14 @@ def _measure_drops(
 
 
 def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure the loss when the first k units in each ranking are deleted, for several k.
+    """Measure how much the answer's log-probability falls without the first k units of a ranking.
+
+    This is done for all rankings, and for k = 1, 3 and 5.
 
     Args:
         observation: Model outputs and attention for a batch.
-        turns: Turn in which each unit is deleted, counted from 0, int ``[rankings, batch, keys]``.
+        turns: Place of each unit in the ranking, from 0 for the first unit, int
+            ``[rankings, batch, keys]``.
 
     Returns:
         Losses ``[rankings, k, batch]`` in nats; NaN in passages with fewer than 2k units.
@@ -480,6 +522,7 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
     top_counts = torch.tensor(TOP_COUNTS, device=content.device)[:, None]
     has_enough_units = content.sum(-1) >= 2 * top_counts
     deletable = content & has_enough_units[..., None]
+    # [rankings, k, batch, keys]
     deleted = (turns[:, None] < top_counts[..., None]) & deletable
     losses = measure_losses_without(observation, deleted.flatten(0, 1))
     losses = losses.unflatten(0, deleted.shape[:2])
@@ -487,7 +530,11 @@ def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tens
 
 
 def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
-    """Draw a random order for each passage's units, int ``[batch, keys]``."""
+    """Draw a random order of the units in each passage.
+
+    Returns:
+        Place of each unit in the order, from 0 for the first unit, int ``[batch, keys]``.
+    """
     content = observation.batch.content_mask
     turns = torch.zeros(content.shape, dtype=torch.long)
     for row, is_unit in enumerate(content.cpu()):
@@ -503,14 +550,15 @@ def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
 def _analyse_all_sets(
     observation: Observation, ranks_by_name: Mapping[str, Tensor], exact_units: int
 ) -> dict[str, Any]:
-    """Compute the statistics for which every set of units must be deleted.
+    """Compute the statistics for which every possible set of units must be deleted.
 
-    The result is empty if all passages are too long for this.
+    These are the agreement with the units' Shapley values, and the size of the smallest set whose
+    deletion changes the answer. The result is empty if all passages are too long.
 
     Args:
         observation: Model outputs and attention for a batch.
         ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
-        exact_units: Longest passage, in units, in which all sets are deleted.
+        exact_units: Number of units up to which a passage is short enough.
     """
     content = observation.batch.content_mask
     is_too_long = content.sum(-1) > exact_units
@@ -518,7 +566,8 @@ def _analyse_all_sets(
         return {}
     losses, changes_answer = measure_all_sets(observation, exact_units)
     shapley_values = attribution.shapley_values(losses)
-    values = _scatter_to_units(shapley_values, content & ~is_too_long[:, None])
+    units_of_short_passages = content & ~is_too_long[:, None]
+    values = _scatter_to_units(shapley_values, units_of_short_passages)
     agreements = _compute_agreements(ranks_by_name, values, content)
     smallest_set = attribution.find_smallest_set_size(changes_answer)
     has_no_set = smallest_set.isnan().double()
@@ -533,21 +582,22 @@ def _analyse_all_sets(
 
 
 def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor, Tensor]:
-    """Measure the effect of deleting every set of units in short passages.
+    """Delete every possible set of units from short passages, and measure the effects.
 
     Args:
         observation: Model outputs and attention for a batch.
-        exact_units: Longest passage, in units, in which all sets are deleted.
+        exact_units: Number of units up to which a passage is short enough.
 
     Returns:
-        The answer's losses in nats, and whether the greedy answer changes, each
-        ``[2^units, batch]``. The sets have the same order as in
-        :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all losses are
-        0 and no answer changes.
+        The losses of the answer's log-probability in nats, and whether the model would generate a
+        different answer (with greedy decoding), each ``[2^units, batch]``. The sets have the same
+        order as in :func:`~hf_attnprobe.functional.aopc.enumerate_subsets`. In longer passages, all
+        losses are 0 and no answer changes.
     """
 
     def compute() -> tuple[Tensor, Tensor]:
         content = observation.batch.content_mask
+        # Nothing is deleted from longer passages.
         content = content & (content.sum(-1, keepdim=True) <= exact_units)
         positions = aopc.list_unit_positions(content)
         is_unit = content.gather(1, positions)
@@ -561,9 +611,14 @@ def measure_all_sets(observation: Observation, exact_units: int) -> tuple[Tensor
 
 
 def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
-    """Write the values of units ``[batch, units]`` to the units' keys ``[batch, keys]``.
+    """Write the values of passage units to the keys of these units.
 
-    All other keys get the value 0.
+    Args:
+        values: Values ``[batch, units]``.
+        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+
+    Returns:
+        Values ``[batch, keys]``; 0 at all other keys.
     """
     positions = aopc.list_unit_positions(content)
     key_values = torch.zeros(content.shape, dtype=values.dtype, device=values.device)
@@ -576,7 +631,10 @@ def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
 def measure_random_halves(
     observation: Observation, n_masks: int, stream: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Draw random halves of the units and measure the answer's logit given only each half.
+    """Draw random halves of the passage, and measure how probable the answer is given each half.
+
+    Each unit remains in a half with a probability of 1/2. The logit is ln p − ln(1 − p), with the
+    answer's probability p.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -600,6 +658,7 @@ def measure_random_halves(
         remaining = remaining.to(batch.content_mask.device)
         probs = predict_without_units(observation, "deletion", ~remaining & batch.content_mask)
         log_probs = model.compute_log_prob(observation, probs).double()
+        # The prediction has one part for each token of the answer.
         n_tokens = observation.model.prediction.group_by_part(observation.probs).shape[-2]
         return remaining, attribution.compute_logit(log_probs) / n_tokens
 
@@ -607,7 +666,14 @@ def measure_random_halves(
 
 
 def _fit_contextcite(observation: Observation, n_masks: int, seed: int) -> Tensor:
-    """Fit ContextCite's LASSO and return each unit's weight, ``[batch, keys]``."""
+    """Score the passage units by ContextCite (Cohen-Wang et al. 2024).
+
+    ContextCite deletes random halves of the passage and predicts the answer's logit from the
+    remaining units by a sparse linear regression (LASSO).
+
+    Returns:
+        Weight of each unit in the regression, ``[batch, keys]``.
+    """
     content = observation.batch.content_mask
     remaining, logits = measure_random_halves(observation, n_masks, CONTEXTCITE_STREAM, seed)
     weights = torch.zeros(content.shape, dtype=logits.dtype, device=logits.device)
@@ -622,15 +688,25 @@ def _compute_lds(
     options: Sources,
     seed: int,
 ) -> dict[str, Tensor] | None:
-    """Compute the linear datamodeling score (LDS) ``[batch]`` of each ranking.
+    """Compute the linear datamodeling score (LDS) of each ranking.
 
     The LDS shows how well the scores predict the answer when only a random half of the passage
     remains. It is the Spearman correlation between the sum of the remaining units' scores and the
-    answer's logit. The result is None if ``options.masks`` is 0.
+    answer's logit.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        scores: Scores ``[batch, keys]`` by ranking name.
+        options: Number of random halves (``held_out``). If ``masks`` is 0, the LDS is not computed.
+        seed: Seed for the random halves.
+
+    Returns:
+        LDS ``[batch]`` by ranking name; None if it is not computed.
     """
     if not options.masks:
         return None
     remaining, logits = measure_random_halves(observation, options.held_out, LDS_STREAM, seed)
+    # The correlation uses all random halves.
     mask = torch.ones_like(logits.T, dtype=torch.bool)
     scores_by_ranking = {}
     for name, values in scores.items():

@@ -28,9 +28,9 @@ search is used."""
 
 
 def compute_removal_counts(n_units: Tensor) -> Tensor:
-    """Compute how many units make up 1, 5, 10, 20 and 50 percent of each text, rounded up.
+    """Compute how many units are 1, 5, 10, 20 and 50 percent of each text.
 
-    These are the percentages that ERASER removes (DeYoung et al. 2020, Section 4).
+    Counts are rounded up. ERASER removes these percentages (DeYoung et al. 2020, Section 4).
 
     Args:
         n_units: number of units per text, int [batch].
@@ -38,11 +38,14 @@ def compute_removal_counts(n_units: Tensor) -> Tensor:
     Returns:
         Unit counts, int [5, batch], at least 1.
 
+    For texts with 3, 20 and 200 units:
+
     >>> compute_removal_counts(torch.tensor([3, 20, 200])).T.tolist()
     [[1, 1, 1, 1, 2], [1, 1, 2, 4, 10], [2, 10, 20, 40, 100]]
     """
     percentages = torch.tensor(REMOVAL_PERCENTAGES, device=n_units.device)[:, None]
-    # Integer arithmetic is exact. In floating point, 10% of 30 could be rounded up to 4.
+    # Adding 99 before the division by 100 rounds up. Integer arithmetic is exact, whereas in
+    # floating point, 10% of 30 could be rounded up to 4.
     return (n_units * percentages + 99) // 100
 
 
@@ -71,11 +74,12 @@ def compute_removal_steps(n_units: Tensor, n_steps: int = 0) -> Tensor:
     return torch.minimum(n_removed, max_removed)
 
 
-def list_unit_positions(content: Tensor) -> Tensor:
+def list_unit_positions(unit_mask: Tensor) -> Tensor:
     """List the positions of each text's units from left to right.
 
     Args:
-        content: bool [batch, keys], True at the units.
+        unit_mask: which positions are units of the text, such as words, and not special tokens or
+            padding, bool [batch, keys].
 
     Returns:
         Positions, int64 [batch, units], for as many units as the longest text has. Shorter texts
@@ -85,12 +89,15 @@ def list_unit_positions(content: Tensor) -> Tensor:
     [[0, 13, 26, 39]]
     """
     # False sorts before True, so the positions of the units come first and stay in order.
-    positions = (~content).sort(dim=1, stable=True).indices
-    return positions[:, : int(content.sum(1).max())]
+    positions = (~unit_mask).sort(dim=1, stable=True).indices
+    return positions[:, : int(unit_mask.sum(1).max())]
 
 
 def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
     """Convert sets of units to masks over all positions of a text.
+
+    For example, if the units have the positions 1 and 3, the set with only the second unit
+    becomes the mask [False, False, False, True].
 
     Args:
         sets: whether each unit is in the set, bool [..., batch, units].
@@ -106,7 +113,7 @@ def expand_to_positions(sets: Tensor, positions: Tensor, n_keys: int) -> Tensor:
 
 
 def enumerate_subsets(n_units: int) -> Tensor:
-    """Enumerate all subsets of ``n_units`` units as bool vectors, sorted by set number.
+    """List all subsets of ``n_units`` units as bool vectors.
 
     Args:
         n_units: number of units, at least 0.
@@ -117,24 +124,26 @@ def enumerate_subsets(n_units: int) -> Tensor:
     >>> enumerate_subsets(2).tolist()
     [[False, False], [True, False], [False, True], [True, True]]
     """
+    # Shift bit i of each set number to the last position, and check whether it is 1.
     set_numbers = torch.arange(2**n_units)[:, None]
     return (set_numbers >> torch.arange(n_units)) % 2 == 1
 
 
-def enumerate_unit_sets(content: Tensor) -> Tensor:
-    """Enumerate all subsets of each text's units as position masks.
+def enumerate_unit_sets(unit_mask: Tensor) -> Tensor:
+    """List all subsets of each text's units, as masks over the positions of the text.
 
     Args:
-        content: bool [batch, keys], True at the units.
+        unit_mask: which positions are units of the text, such as words, and not special tokens or
+            padding, bool [batch, keys].
 
     Returns:
         bool [sets, batch, keys], in the order of :func:`enumerate_subsets`. There are 2^n sets
         if the longest text has n units.
     """
-    positions = list_unit_positions(content)
-    is_unit = content.gather(1, positions)
-    sets = enumerate_subsets(positions.shape[1]).to(content.device)
-    return expand_to_positions(sets[:, None] & is_unit, positions, content.shape[1])
+    positions = list_unit_positions(unit_mask)
+    is_unit = unit_mask.gather(1, positions)
+    sets = enumerate_subsets(positions.shape[1]).to(unit_mask.device)
+    return expand_to_positions(sets[:, None] & is_unit, positions, unit_mask.shape[1])
 
 
 def compute_aopc_bounds(
@@ -177,11 +186,11 @@ def compute_aopc_bounds(
 
 
 def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
-    """Compute the AOPC of removal orders if the drop for every set of units is known.
+    """Compute the AOPC: the mean drop of the prediction after each step of a removal order.
 
-    If the most important unit is removed first, the result is a ranking's comprehensiveness. If
-    it is removed last (ranks ``n_units − 1 − ranks``), the result is its sufficiency (Edin et
-    al. 2025, Section 3).
+    The drop after every possible set of removed units must be known. If the most important unit
+    is removed first, the result is a ranking's comprehensiveness. If it is removed last, the
+    result is its sufficiency (Edin et al. 2025, Section 3).
 
     Args:
         drops: drop of the prediction for each set of removed units, [2^units, batch], in the
@@ -193,6 +202,8 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
     Returns:
         AOPC, [..., batch].
 
+    In this example, the drop is .5 after the first and .6 after the second removal:
+
     >>> drops = torch.tensor([[0.0], [0.5], [0.1], [0.6]])
     >>> round(compute_aopc(drops, torch.tensor([[0, 1]]), torch.tensor([2])).item(), 2)
     0.55
@@ -200,7 +211,8 @@ def compute_aopc(drops: Tensor, ranks: Tensor, n_units: Tensor) -> Tensor:
     text = torch.arange(ranks.shape[-2], device=ranks.device)
     set_numbers = list_removed_sets(ranks)[1:]
     step_drops = drops[set_numbers, text]
-    # A short text has fewer steps than the longest text in the batch, so only its first steps count.
+    # A short text has fewer steps than the longest text in the batch, so only its first steps
+    # count. The step numbers get extra axes, so that they broadcast over all other axes.
     step = torch.arange(1, len(step_drops) + 1, device=ranks.device)
     n_trailing_axes = ranks.dim() - 1
     step = step.view(-1, *[1] * n_trailing_axes)
@@ -216,7 +228,10 @@ def list_removed_sets(removal_steps: Tensor) -> Tensor:
         removal_steps: step in which each unit is removed, from 0, int [..., units].
 
     Returns:
-        Set numbers, int64 [units + 1, ...], as in :func:`enumerate_subsets`.
+        Set numbers, int64 [units + 1, ...]. As in :func:`enumerate_subsets`, unit i adds 2^i to
+        the number of a set.
+
+    In this example, unit 1 is removed first, then unit 0, then unit 2:
 
     >>> list_removed_sets(torch.tensor([1, 0, 2])).tolist()
     [0, 2, 3, 7]
@@ -231,30 +246,31 @@ def list_removed_sets(removal_steps: Tensor) -> Tensor:
 
 
 def search_aopc_bounds(
-    drop: Callable[[Tensor], Tensor], content: Tensor, width: int
+    drop: Callable[[Tensor], Tensor], unit_mask: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
-    """Search for the smallest and the largest AOPC over all removal orders with a beam search.
+    """Search for the smallest and the largest AOPC of all removal orders, with a beam search.
 
     See Edin et al. 2025, Section 4. With a sufficiently wide beam, the result equals the exact
     bounds from :func:`compute_aopc_bounds`.
 
     Args:
-        drop: function from masks of removed positions, bool [copies, batch, keys], to drops of
-            the prediction, [copies, batch].
-        content: bool [batch, keys], True at the units.
+        drop: function that receives masks of removed positions, bool [copies, batch, keys], and
+            returns the drops of the prediction, [copies, batch].
+        unit_mask: which positions are units of the text, such as words, and not special tokens or
+            padding, bool [batch, keys].
         width: beam width, the number of sets that are kept after each step. If several orders
             remove the same set, only the best one is kept.
 
     Returns:
         Smallest and largest AOPC that the search found, each float64 [batch].
     """
-    largest = _search_largest_aopc(drop, content, width)
+    largest = _search_largest_aopc(drop, unit_mask, width)
     # The smallest AOPC is minus the largest AOPC of the negated drops.
-    smallest = -_search_largest_aopc(lambda sets: -drop(sets), content, width)
+    smallest = -_search_largest_aopc(lambda sets: -drop(sets), unit_mask, width)
     return smallest, largest
 
 
-def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, width: int) -> Tensor:
+def _search_largest_aopc(drop: Callable[[Tensor], Tensor], unit_mask: Tensor, width: int) -> Tensor:
     """Search for the largest AOPC with a beam search.
 
     Each step adds every unit to every set in the beam. The sets with the largest sum of drops over
@@ -263,17 +279,18 @@ def _search_largest_aopc(drop: Callable[[Tensor], Tensor], content: Tensor, widt
     Args:
         drop: function from masks of removed positions, bool [copies, batch, keys], to drops of
             the prediction, [copies, batch].
-        content: bool [batch, keys], True at the units.
+        unit_mask: which positions are units of the text, such as words, and not special tokens or
+            padding, bool [batch, keys].
         width: beam width.
 
     Returns:
         Largest AOPC that was found, float64 [batch].
     """
-    n_keys = content.shape[1]
-    n_units = content.sum(1)
-    positions = list_unit_positions(content)
+    n_keys = unit_mask.shape[1]
+    n_units = unit_mask.sum(1)
+    positions = list_unit_positions(unit_mask)
     max_units = positions.shape[1]
-    is_unit = torch.arange(max_units, device=content.device) < n_units[:, None]
+    is_unit = torch.arange(max_units, device=unit_mask.device) < n_units[:, None]
     sets = torch.zeros_like(positions, dtype=torch.bool)[None]
     totals = torch.zeros_like(n_units, dtype=torch.float64)[None]
     best_totals = totals[0]
@@ -305,8 +322,10 @@ def _add_each_unit(sets: Tensor, allowed: Tensor) -> Tensor:
         New sets, bool [copies · units, batch, units].
     """
     n_units = sets.shape[-1]
-    unit = torch.eye(n_units, dtype=torch.bool, device=sets.device)[None, :, None]
-    return (sets[:, None] | (unit & allowed[:, None])).flatten(0, 1)
+    # Row i of the identity matrix is the set that only contains unit i.
+    single_units = torch.eye(n_units, dtype=torch.bool, device=sets.device)[None, :, None]
+    new_sets = sets[:, None] | (single_units & allowed[:, None])
+    return new_sets.flatten(0, 1)
 
 
 def _mask_duplicate_sets(sets: Tensor, values: Tensor) -> Tensor:
@@ -350,15 +369,15 @@ def number_distinct_sets(sets: Tensor) -> Tensor:
     _, distinct_indices = np.unique(packed_sets, axis=0, return_inverse=True)
     set_numbers = torch.from_numpy(distinct_indices).to(sets.device)
 
-    # Equal sets in two texts must not share a number.
+    # Text t gets the numbers t, t + n_texts, t + 2 · n_texts, …, so that no two texts share one.
     text = torch.arange(n_texts, device=sets.device)
     return set_numbers.view(-1, n_texts) * n_texts + text
 
 
 def normalise_aopc(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Normalise an AOPC by its bounds: NAOPC = (AOPC − lower) / (upper − lower).
+    """Normalise an AOPC, so that 0 is the smallest and 1 the largest value of all orders.
 
-    See Edin et al. 2025, Section 4.
+    NAOPC = (AOPC − lower) / (upper − lower) (Edin et al. 2025, Section 4).
 
     Args:
         aopc: AOPC of a removal order, [...]. If it exceeds a bound, because a beam search missed
@@ -370,5 +389,6 @@ def normalise_aopc(aopc: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
         NAOPC in [0, 1], [...]; NaN if the two bounds are equal up to rounding.
     """
     span = upper - lower
+    # A difference up to 1024 times the float precision can be a rounding error.
     is_undefined = span <= 1024 * torch.finfo(span.dtype).eps
     return ((aopc - lower) / span).clamp(0, 1).masked_fill(is_undefined, torch.nan)

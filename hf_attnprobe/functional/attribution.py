@@ -56,9 +56,10 @@ def shapley_values(drops: Tensor) -> Tensor:
 def shapley_interactions(drops: Tensor) -> Tensor:
     """Compute the Shapley interaction index for every pair of units (Grabisch & Roubens 1999).
 
-    I_ij = Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) +
-    drop(S)), summed over the sets S without i and j. It is negative if one unit can replace the
-    other, and positive if removing both units costs more than the two single removals together.
+    The index is negative if one unit can replace the other, and positive if removing both units
+    has a larger effect than the two single removals together. The formula for the units i and j
+    is Σ_S |S|! (n − |S| − 2)! / (n − 1)! · (drop(S ∪ ij) − drop(S ∪ i) − drop(S ∪ j) + drop(S)),
+    with a sum over all sets S without i and j.
 
     Args:
         drops: drop of the output for each set of removed units, [2^units, batch], in the order
@@ -80,6 +81,7 @@ def shapley_interactions(drops: Tensor) -> Tensor:
     sets = torch.arange(len(drops), device=drops.device)
     upper_triangle = drops.new_zeros(drops.shape[1], n_units, n_units)
     for unit in range(n_units):
+        # Bit i in the number of a set is 1 if unit i is removed.
         is_removed = (sets >> unit & 1).bool()
         differences = drops[is_removed] - drops[~is_removed]
         other_units_values = shapley_values(differences)
@@ -90,11 +92,12 @@ def shapley_interactions(drops: Tensor) -> Tensor:
 def average_over_orders(gains: Tensor) -> tuple[Tensor, Tensor]:
     """Estimate Shapley values from random removal orders (Castro et al. 2009).
 
-    A unit's Shapley value is the output drop that its removal adds, averaged over removal orders.
+    A unit's Shapley value is the additional drop of the output when the unit is removed,
+    averaged over all orders in which units can be removed.
 
     Args:
-        gains: drop that the removal of a unit adds in each random order, [orders, ...], for at
-            least two orders.
+        gains: additional drop when a unit is removed, for each random order, [orders, ...]. At
+            least two orders are needed.
 
     Returns:
         Means over the orders and their standard errors, each [...].
@@ -115,9 +118,12 @@ def find_smallest_set_size(meets_condition: Tensor) -> Tensor:
     Returns:
         float64 [batch]; 0 if the empty set meets the condition, NaN if no set does.
 
+    In this example with two units, the set {1} and the set {0, 1} meet the condition:
+
     >>> find_smallest_set_size(torch.tensor([[False], [False], [True], [True]])).tolist()
     [1.0]
     """
+    # A set contains one unit for each 1 in its binary number.
     sizes = [set_number.bit_count() for set_number in range(len(meets_condition))]
     set_sizes = torch.tensor(sizes, dtype=torch.float64, device=meets_condition.device)[:, None]
     smallest = set_sizes.where(meets_condition, torch.inf).amin(0)
@@ -125,9 +131,9 @@ def find_smallest_set_size(meets_condition: Tensor) -> Tensor:
 
 
 def compute_logit(log_prob: Tensor) -> Tensor:
-    """Compute the logit log p − log(1 − p) from log p.
+    """Convert the logarithm of a probability p to a logit, log p − log(1 − p).
 
-    ContextCite fits its linear model on this scale.
+    ContextCite fits its linear model to logits.
 
     Args:
         log_prob: log p, [...]. If p rounds to 1, 1 − p is replaced by the machine epsilon.
@@ -139,6 +145,7 @@ def compute_logit(log_prob: Tensor) -> Tensor:
     1.3863
     """
     rounding = torch.finfo(log_prob.dtype).eps
+    # Computed as −expm1(log p), the probability 1 − p is precise even if p is near 0.
     complement = (-torch.expm1(log_prob)).clamp_min(rounding)
     return log_prob - complement.log()
 
@@ -188,10 +195,11 @@ def fit_lasso(
 
 
 def spearman(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Compute Spearman's rank correlation between a and b. Tied values share their mean rank.
+    """Compute Spearman's rank correlation between a and b.
 
-    If a and b are predicted and true outputs for random sets of units, this is the linear
-    datamodeling score (LDS; Park et al. 2023), which ContextCite also uses.
+    Equal values share their mean rank. If a and b are predicted and true outputs for random sets
+    of units, this is the linear datamodeling score (LDS; Park et al. 2023), which ContextCite
+    also uses.
 
     Args:
         a: [..., keys].

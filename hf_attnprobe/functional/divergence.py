@@ -37,11 +37,11 @@ def tvd(p: Tensor, q: Tensor) -> Tensor:
 def compute_shifted_probability(
     probs: Tensor, target: Tensor, is_large: Tensor | None = None
 ) -> Tensor:
-    """Compute a class probability p, or p − 1 if p exceeds ½, without loss of precision.
+    """Compute the probability p of a class, or p − 1 if p is larger than ½.
 
-    Near 1, floats are coarse: in float32, 1 − p is 0 as soon as p exceeds 1 − 3e-8. The other
-    classes have small probabilities, which are precise. So p − 1 is computed as minus their sum.
-    The constant shift by −1 does not affect gradients, nor differences between two outputs.
+    Floats near 1 are imprecise: in float32, 1 − p is 0 as soon as p exceeds 1 − 3e-8. For such
+    classes, p − 1 is computed from the small and precise probabilities of all other classes. The
+    shift by −1 does not change gradients or differences between two outputs.
 
     Args:
         probs: probabilities, [..., classes].
@@ -84,7 +84,7 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
 def jsd(p: Tensor, q: Tensor) -> Tensor:
     """Compute the Jensen-Shannon divergence (Jain & Wallace 2019, Section 3).
 
-    It is the mean of KL(p‖m) and KL(q‖m), with m = (p + q) / 2.
+    It is the mean of the Kullback-Leibler divergences KL(p‖m) and KL(q‖m), with m = (p + q) / 2.
 
     Args:
         p: distribution, [..., keys].
@@ -116,6 +116,7 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
         JSD in nats, [...]: ln 2 if the smallest weight is 0, and 0 if there is only one token.
         If some weights are fixed, it is multiplied by the sum of all other weights.
     """
+    # The weights inside the mask are divided by their sum, so that they are a distribution.
     _, movable_mass = split_fixed_weights(attention, mask)
     shares = attention / movable_mass.clamp_min(torch.finfo(movable_mass.dtype).tiny)
     smallest_share = shares.masked_fill(~mask, 1.0).amin(-1)
@@ -123,13 +124,14 @@ def largest_jsd(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def one_hot_jsd(weight: Tensor) -> Tensor:
-    """Compute the JSD between a distribution and a one-hot distribution.
+    """Compute the JSD between a distribution and the one-hot distribution for one entry.
 
-    A one-hot distribution has the whole weight on one entry. The JSD only depends on the weight a
-    of the other distribution on this entry: JSD = ln 2 + ½ [a ln a − (1 + a) ln(1 + a)].
+    A one-hot distribution has its whole weight on one entry. The result only depends on the
+    weight a that the first distribution has on this entry: JSD = ln 2 + ½ [a ln a − (1 + a) ln(1
+    + a)].
 
     Args:
-        weight: weight a, [...].
+        weight: weight a of the first distribution, [...].
 
     Returns:
         JSD in nats, [...].
@@ -161,7 +163,9 @@ def normalise_positive_part(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def distribution_overlap(p: Tensor, q: Tensor) -> Tensor:
-    """Compute the overlap Σ min(p, q) = 1 − TVD between two distributions.
+    """Compute the overlap Σ min(p, q) between two distributions.
+
+    It is 1 for equal distributions, and equals 1 minus the total variation distance.
 
     Args:
         p: distribution, [..., keys].
@@ -177,10 +181,10 @@ def distribution_overlap(p: Tensor, q: Tensor) -> Tensor:
 
 
 def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
-    """Compute the expected overlap between q and a random permutation of p.
+    """Compute the mean overlap between q and p if the entries of p are permuted at random.
 
-    A permutation is equally likely to pair any two entries, so the expected overlap for T tokens
-    is (1 / T) Σᵢ Σⱼ min(pⱼ, qᵢ). After sorting p, cumulative sums give the inner sum.
+    All pairs of entries are equally likely, so the mean overlap for T tokens is (1 / T) Σᵢ Σⱼ
+    min(pⱼ, qᵢ). The inner sum is computed from cumulative sums of the sorted entries of p.
 
     Args:
         p: distribution, [..., keys], 0 outside the mask.
@@ -189,6 +193,8 @@ def expected_overlap(p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
 
     Returns:
         Expected overlap in [0, 1], float64 [...].
+
+    Two one-hot distributions over three tokens have the overlap 1 in a third of the permutations:
 
     >>> sharp, mask = torch.tensor([1.0, 0.0, 0.0]), torch.ones(3).bool()
     >>> round(expected_overlap(sharp, sharp, mask).item(), 4)

@@ -67,14 +67,17 @@ class _ClassComparison(NamedTuple):
     starts_lost: Tensor
 
     def loses_to_rival(self, margins: Tensor) -> Tensor:
-        """Check whether the class loses to each rival class, because its margin is too small.
+        """Check for each rival class whether its logit is higher than that of the explained class.
 
         Args:
-            margins: margins over each rival, [..., batch, rivals, n].
+            margins: logit of the explained class minus the logit of each rival class,
+                [..., batch, rivals, n].
 
         Returns:
-            bool with the same shape. At a margin of 0, the class with the lower index wins.
+            bool with the same shape. If both logits are equal, the class with the lower index
+            wins.
         """
+        # At a margin of 0, the explained class only loses to a rival with a lower index.
         return torch.where(self.rival_wins_ties.unsqueeze(-1), margins <= 0, margins < 0)
 
 
@@ -234,7 +237,10 @@ def count_removals_to_flip(
 
 
 def _sum_in_order(values: Tensor, order: Tensor) -> Tensor:
-    """Compute cumulative sums of values over the keys, after sorting the keys in a given order.
+    """Sort values in a given order, and compute their cumulative sums.
+
+    For example, the values [1, 2, 3] in the order [2, 0, 1] are [3, 1, 2], with the sums
+    [3, 4, 6].
 
     Args:
         values: [batch, rows, keys].
@@ -256,9 +262,9 @@ def erase_each_weight(
     bias: Tensor | float = 0.0,
     renormalise: bool = True,
 ) -> Tensor:
-    """Compute the logits after erasing each weight on its own.
+    """Compute the logits of the model after erasing a single attention weight, for each weight.
 
-    See Serrano & Smith 2019, Section 4.1.
+    See Serrano & Smith 2019, Section 4.1. The logits of the model are bias + Σ_t a_t u_t.
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -283,6 +289,8 @@ def erase_each_weight(
 
 def _sum_over_other_keys(values: Tensor) -> Tensor:
     """Compute for each key the sum of the values of all other keys.
+
+    For example, the values [1, 2, 4] become [6, 5, 3].
 
     Args:
         values: [batch, keys, ...].
@@ -361,10 +369,10 @@ def find_minimal_flip_set(
 
 
 def replace_unflipped_counts(n_removed: Tensor, n_tokens: Tensor, can_flip: Tensor) -> Tensor:
-    """Replace NaN by the number of all tokens, if another removal order flips the decision.
+    """Replace NaN by the number of all tokens, in texts whose decision some order can flip.
 
-    An order that never flips a decision then counts as if it removes all tokens. This way, all
-    orders are compared on the same texts.
+    NaN means that an order never flips the decision. Afterwards, this order counts as if it must
+    remove all tokens. This way, all orders are compared on the same texts.
 
     Args:
         n_removed: removals until the decision flips, float64 [..., batch]; NaN if it never
@@ -402,4 +410,5 @@ def normalise_removals(n_removed: Tensor, random: Tensor, best: Tensor) -> Tenso
     [0.5, -0.5, nan]
     """
     scale_length = random - best
-    return ((random - n_removed) / scale_length).masked_fill(scale_length == 0, torch.nan)
+    scores = (random - n_removed) / scale_length
+    return scores.masked_fill(scale_length == 0, torch.nan)

@@ -14,10 +14,11 @@ from hf_attnprobe.functional.intervention import normalise
 
 
 def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
-    """Compute the points and weights for Gauss-Legendre quadrature on the unit interval.
+    """Compute points and weights for numerical integration from 0 to 1.
 
-    The integral of f from 0 to 1 is approximated by Σ w f(s). This is exact for polynomials with
-    a degree below ``2 * n_points``.
+    This is Gauss-Legendre quadrature: the integral of f is approximated by the sum of w · f(s)
+    over pairs of a point s and a weight w. It is exact for polynomials with a degree below
+    ``2 * n_points``.
 
     Args:
         n_points: number of points.
@@ -28,7 +29,7 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
     >>> [(round(s, 4), round(w, 4)) for s, w in gauss_legendre(2)]
     [(0.2113, 0.5), (0.7887, 0.5)]
     """
-    # NumPy integrates from −1 to 1.
+    # NumPy integrates from −1 to 1, so the points are shifted and the weights are halved.
     points, weights = np.polynomial.legendre.leggauss(n_points)
     unit_points = (points + 1) / 2
     unit_weights = weights / 2
@@ -36,9 +37,10 @@ def gauss_legendre(n_points: int) -> list[tuple[float, float]]:
 
 
 def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
-    """Compute attention × gradient, each weight's first-order contribution to the output.
+    """Multiply each attention weight by its gradient.
 
-    Serrano & Smith 2019 (Section 4.2) rank weights by this product.
+    If the output were linear in the weights, the product would be the contribution of this
+    weight to the output. Serrano & Smith 2019 (Section 4.2) rank weights by it.
 
     Args:
         attention: attention weights, [..., queries, keys].
@@ -53,16 +55,18 @@ def attention_times_gradient(attention: Tensor, gradient: Tensor) -> Tensor:
 def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
     """Compute attention rollout: how much each input position contributes to the last layer.
 
-    Rollout multiplies the maps of all layers: R₁ = A₁ and R_l = A_l R_(l−1) (Abnar & Zuidema
-    2020, Section 3).
+    Rollout multiplies the attention maps of all layers: R₁ = A₁ and R_l = A_l R_(l−1) (Abnar &
+    Zuidema 2020, Section 3).
 
     Args:
-        maps: one map [batch, positions, positions] per layer, lowest layer first.
+        maps: for each layer, how much each position (row) attends to each other position
+            (column), [batch, positions, positions], lowest layer first.
         residual: whether to account for the residual connection by A_l = ½ map + ½ I. Use False
             for maps that already include it (Mohebbi et al. 2023, Section 3).
 
     Returns:
-        Rollout map, [batch, positions, positions], from output positions to input positions.
+        Contribution of each input position (column) to each output position (row), [batch,
+        positions, positions].
 
     >>> half = torch.tensor([[[0.0, 1.0], [0.0, 1.0]]])
     >>> rollout([half, half])[0].tolist()
@@ -80,13 +84,14 @@ def rollout(maps: Sequence[Tensor], *, residual: bool = True) -> Tensor:
 def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
     """Remove the part of a head's attention that cannot affect its output.
 
-    The output of a head is A T, with the attention A and the values T. The effective attention
-    A⊥ is A without its projection on the left null space of T (Brunner et al. 2020, Section
-    3.2), so that A⊥ T = A T. With the singular value decomposition T = U Σ Vᵀ and the rank r,
-    A⊥ = A U_r U_rᵀ. If there are no more keys than dimensions, A⊥ = A.
+    A head's output is the matrix product A T of the attention A and the value vectors T. If a
+    text has more keys than the vectors have dimensions, different attention can give the same
+    output. The effective attention A⊥ is the part of A that affects the output (Brunner et al.
+    2020, Section 3.2): A⊥ = A U_r U_rᵀ, with the singular value decomposition T = U Σ Vᵀ and the
+    rank r.
 
-    In the paper, T also includes the head's slice of the output projection. This slice has full
-    rank, so it does not change the left null space.
+    In the paper, T also includes the head's slice of the output projection. This does not change
+    the result, because the slice has full rank.
 
     Args:
         attention: attention weights, [..., queries, keys].
@@ -110,10 +115,11 @@ def effective_attention(attention: Tensor, values: Tensor) -> Tensor:
 
 
 def norm_based_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """Compute norm-based attention ‖α_ij f(x_j)‖ per head (Kobayashi et al. 2020, Section 3.2).
+    """Compute norm-based attention of each head (Kobayashi et al. 2020, Section 3.2).
 
-    It multiplies the weight α_ij by the norm of the transformed value vector f(x) =
-    (x W_V + b_V) W_O. Here W_O is the head's slice of the output projection, without its bias.
+    Norm-based attention ‖α_ij f(x_j)‖ is the length of the vector that query i receives from key
+    j. Here α_ij is the attention weight and f(x) = (x W_V + b_V) W_O the transformed value
+    vector, with the head's slice W_O of the output projection, without its bias.
 
     Args:
         attention: attention weights α, [batch, heads, queries, keys].
@@ -128,10 +134,10 @@ def norm_based_attention(attention: Tensor, values: Tensor, projection: Tensor) 
 
 
 def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Tensor) -> Tensor:
-    """Compute norm-based attention ‖Σ_h α^h_ij f^h(x_j)‖ for a whole layer.
+    """Compute norm-based attention of a whole layer (Kobayashi et al. 2020, Section 3.2).
 
-    See Kobayashi et al. 2020, Section 3.2. In contrast to :func:`norm_based_attention`, the
-    vectors of all heads h are added before the norm is computed, so heads can cancel each other.
+    The result is ‖Σ_h α^h_ij f^h(x_j)‖. In contrast to :func:`norm_based_attention`, the vectors
+    of all heads h are added before the norm is computed, so heads can cancel each other out.
 
     Args:
         attention: attention weights α, [batch, heads, queries, keys].
@@ -156,7 +162,9 @@ def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Te
 
 
 def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
-    """Compute the cosine distance 1 − cos(a, b), which is exactly 0 for equal vectors.
+    """Compute the cosine distance 1 − cos(a, b) between vectors a and b.
+
+    For equal vectors, the result is exactly 0, without rounding errors.
 
     Args:
         original: vectors a, [..., width].
@@ -174,11 +182,12 @@ def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
 def value_zeroing(distances: Tensor, visible: Tensor) -> Tensor:
     """Compute value zeroing scores from output changes (Mohebbi et al. 2023, Section 3).
 
-    The score C_ij is the distance by which a layer's output at position i changes if the value
-    vector at position j is set to 0. Each row is then normalised to sum to 1.
+    The score for query i and key j is the change of the layer's output at i if the value vector
+    at j is set to 0. Each row of scores is divided by its sum.
 
     Args:
-        distances: cosine distances between outputs, [batch, queries, keys].
+        distances: cosine distances between the outputs before and after the change, [batch,
+            queries, keys].
         visible: whether the query may attend to the key, bool [batch, queries, keys].
 
     Returns:

@@ -53,7 +53,8 @@ def _hash_tensor(tensor: torch.Tensor) -> bytes:
     tensor_hash = hashlib.sha256()
     for chunk in flat_bytes.split(BYTES_PER_COPY):
         if chunk.is_cuda:
-            # A GPU can write to pinned memory directly, which is 20 times faster.
+            # A GPU can write to pinned memory (which is never swapped out) directly, which is 20
+            # times faster.
             pinned = torch.empty_like(chunk, device="cpu", pin_memory=True)
             chunk = pinned.copy_(chunk)
         tensor_hash.update(chunk.cpu().numpy().data)

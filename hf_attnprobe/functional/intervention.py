@@ -14,7 +14,7 @@ ratio."""
 
 
 def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
-    """Replace attention by uniform attention (Wiegreffe & Pinter 2019, Section 3).
+    """Give all positions inside a mask the same weight (Wiegreffe & Pinter 2019, Section 3).
 
     Args:
         attention: attention weights, [..., keys]; rows sum to 1.
@@ -22,9 +22,9 @@ def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
             ``attention``.
 
     Returns:
-        [..., keys]. T positions inside the mask get the weight 1/T each. If positions outside
-        the mask have weight, they keep it, and the rest is distributed over the mask. Rows with
-        an empty mask are unchanged.
+        Uniform attention, [..., keys]. The T positions inside the mask get the weight 1/T each.
+        If positions outside the mask have weight, it does not change, and only the rest is
+        distributed equally. Rows with an empty mask are unchanged.
     """
     fixed_weights, movable_mass = split_fixed_weights(attention, mask)
     weights = mask.to(attention.dtype)
@@ -33,7 +33,7 @@ def make_uniform(attention: Tensor, mask: Tensor) -> Tensor:
 
 
 def split_fixed_weights(attention: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
-    """Separate the fixed weights from the movable weights, and sum the movable ones.
+    """Split attention into weights that must not change and the sum of all other weights.
 
     Args:
         attention: attention weights, [..., keys]; rows sum to 1.
@@ -41,8 +41,8 @@ def split_fixed_weights(attention: Tensor, movable: Tensor) -> tuple[Tensor, Ten
             ``attention``.
 
     Returns:
-        Fixed weights, [..., keys], which are 0 at movable positions; and the sum of the movable
-        weights, [..., 1], which is exactly 1 in rows without fixed weights.
+        Fixed weights, [..., keys], with 0 at movable positions; and the sum of the movable
+        weights, [..., 1]. In rows without fixed weights, the sum is exactly 1.
     """
     fixed_weights = attention.masked_fill(movable, 0)
     # The movable weights are summed directly, because subtracting the fixed weights from 1 would
@@ -74,14 +74,14 @@ def zero_out(
     renormalise: bool = True,
     movable: Tensor | None = None,
 ) -> Tensor:
-    """Erase attention weights by setting them to 0 (Serrano & Smith 2019, Section 3).
+    """Set attention weights to 0 (Serrano & Smith 2019, Section 3).
 
     Args:
         attention: attention weights, [..., keys].
         positions: weights to erase, bool [..., keys].
-        renormalise: whether the remaining weights are scaled up to compensate.
-        movable: weights that are scaled up, bool [..., keys]; all other weights are fixed. By
-            default all weights are movable.
+        renormalise: whether the remaining weights are scaled up, so that their sum is the same as
+            before.
+        movable: which weights may be scaled up, bool [..., keys]; by default all of them.
 
     Returns:
         Edited weights, [..., keys]. If no weight in a row remains, the row is 0.
@@ -105,19 +105,20 @@ def normalise(weights: Tensor) -> Tensor:
         [..., keys]; rows sum to 1, but rows that only contain zeros are unchanged.
     """
     total = weights.sum(-1, keepdim=True)
+    # The smallest positive float as a minimum avoids a division by 0.
     return weights / total.clamp_min(torch.finfo(weights.dtype).tiny)
 
 
 def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.random.Generator:
-    """Create a random generator that only depends on the seed, the text and the stream.
+    """Create a random generator for one text.
 
-    Random draws for a text are therefore the same for any batch size, padding, text order and
-    number of processes, and after an interruption.
+    The random numbers only depend on the arguments. They are therefore the same for any batch
+    size, padding, text order and number of processes, and after an interruption.
 
     Args:
         seed: audit seed.
         example_id: text id.
-        stream: number that separates independent draws for the same text.
+        stream: number of a random stream. Draws from different streams are independent.
 
     Returns:
         A NumPy generator.
@@ -127,7 +128,7 @@ def create_random_generator(seed: int, example_id: int, stream: int = 0) -> np.r
 
 @lru_cache(maxsize=1 << 14)
 def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndarray:
-    """Draw a random permutation of n indices for a text.
+    """Draw a random permutation of the indices 0 to n − 1 for a text.
 
     The result only depends on the arguments; see :func:`create_random_generator`. It is cached,
     because all heads use the same permutation for a text.
@@ -135,7 +136,7 @@ def draw_permutation(seed: int, example_id: int, stream: int, n: int) -> np.ndar
     Args:
         seed: audit seed.
         example_id: text id.
-        stream: number that separates independent draws for the same text.
+        stream: number of a random stream. Draws from different streams are independent.
         n: number of indices.
 
     Returns:
@@ -156,7 +157,7 @@ def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
     Args:
         seed: audit seed.
         example_id: text id.
-        stream: number that separates independent draws for the same text.
+        stream: number of a random stream. Draws from different streams are independent.
         n: exclusive upper bound of the index.
 
     Returns:
@@ -166,10 +167,11 @@ def draw_index(seed: int, example_id: int, stream: int, n: int) -> int:
 
 
 def _compute_random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
-    """Compute 64 random bits from each counter and stream number; the two arrays broadcast.
+    """Compute 64 random bits from each pair of a counter and a stream number.
 
-    This is SplitMix64 (Steele, Lea and Flood 2014), used as a counter-based generator. It is much
-    faster than creating a NumPy generator for each text.
+    The same pair always gives the same bits. The two arrays broadcast. The algorithm is
+    SplitMix64 (Steele, Lea and Flood 2014), which is much faster than creating a NumPy generator
+    for each text.
     """
     return _mix(_SPLITMIX_INCREMENT * counter + _mix(stream.copy()))
 
@@ -177,10 +179,10 @@ def _compute_random_bits(counter: np.ndarray, stream: np.ndarray) -> np.ndarray:
 def _mix(bits: np.ndarray) -> np.ndarray:
     """Scramble 64-bit integers in place with the mixing function from SplitMix64.
 
-    The function is a bijection. If one input bit changes, each output bit changes with a
-    probability of about one half.
+    Different inputs have different results. If one input bit changes, each output bit changes
+    with a probability of about one half.
     """
-    # Each step has the shift and the factor from SplitMix64. The last step has no factor.
+    # Shifts and factors from SplitMix64. The last step has no factor, so its factor is 1.
     for shift, factor in (
         (30, 0xBF58476D1CE4E5B9),
         (27, 0x94D049BB133111EB),
@@ -246,9 +248,10 @@ def draw_permutations(
 def _compute_stream_numbers(
     is_visible: np.ndarray, seed: int, example_ids: Sequence[int]
 ) -> np.ndarray:
-    """Compute a reproducible stream number for each query and key of each text.
+    """Compute the number of the random stream for each pair of a query and a key.
 
-    Random numbers from different streams are independent.
+    Random numbers from different streams are independent. The same seed, text, query and key
+    always have the same stream number.
 
     Args:
         is_visible: whether the query may attend to the key, bool [batch, queries, keys].
@@ -267,6 +270,7 @@ def _compute_stream_numbers(
     ids = ids[:, None, None]
     seed_counter = np.array([seed + 1], dtype=np.uint64)
     text_bits = _mix(ids + _SPLITMIX_INCREMENT * seed_counter)
+    # The upper 32 bits contain the query, and the lower 32 bits the key.
     query_bits = query_number << np.uint64(32)
     return _mix(text_bits + query_bits + key_number)
 
@@ -278,10 +282,10 @@ def replace_head(attention: Tensor, head: int, query: int | None, new: Tensor) -
         attention: attention weights, [batch, heads, queries, keys].
         head: head index.
         query: index of the query row to replace; None replaces all rows.
-        new: new weights of the head, [copies, batch, queries, keys].
+        new: new weights of the head, [copies, batch, queries, keys]. Each copy is one variant.
 
     Returns:
-        [copies, batch, heads, queries, keys].
+        Weights of the whole layer, [copies, batch, heads, queries, keys].
     """
     return replace_heads(attention, [head], query, new.unsqueeze(2))
 
@@ -295,10 +299,11 @@ def replace_heads(
         attention: attention weights, [batch, heads, queries, keys].
         heads: indices of the heads.
         query: index of the query row to replace; None replaces all rows.
-        new: new weights, [copies, batch, replaced heads, queries, keys].
+        new: new weights, [copies, batch, replaced heads, queries, keys]. Each copy is one
+            variant.
 
     Returns:
-        [copies, batch, heads, queries, keys].
+        Weights of the whole layer, [copies, batch, heads, queries, keys].
     """
     edited = attention.to(new.dtype)
     edited = edited.expand(len(new), *attention.shape).clone()

@@ -52,8 +52,9 @@ class FarthestAttention(NamedTuple):
 def permutation_extremes(attention: Tensor, scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the smallest and the largest logit over all permutations of a text's weights.
 
-    By the rearrangement inequality, the logit is largest if weights and scores are sorted in the
-    same order, and smallest if they are sorted in opposite orders.
+    The logit is the weighted sum of token scores. It is largest if weights and scores are sorted
+    in the same order, and smallest if they are sorted in opposite orders (rearrangement
+    inequality).
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -95,13 +96,13 @@ def permutation_moments(attention: Tensor, scores: Tensor, mask: Tensor) -> tupl
 def epsilon_max_jsd(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Find the attention with the largest JSD that changes the probability by at most ε.
+    """Find the attention that differs most, but changes the probability by at most ε.
 
-    The result is exact. The condition |σ(Σ a'_t u_t) − p| ≤ ε restricts the attention a' to the
-    part of the simplex between two parallel planes. The JSD is convex in a', so its maximum is at
-    a vertex of this region. At each vertex, at most two weights are not 0, so only O(T²)
-    candidates must be compared. Jain & Wallace 2019 (Section 4.2.2) search the same region with
-    an optimiser.
+    The difference is the Jensen-Shannon divergence (JSD) to the original attention. Jain &
+    Wallace 2019 (Section 4.2.2) search for this attention with an optimiser. Here the result is
+    exact: the condition |σ(Σ a'_t u_t) − p| ≤ ε restricts the attention a' to a region between two
+    parallel planes. The JSD is convex, so its maximum is at a vertex of this region. At each
+    vertex, at most two tokens have weight, so it is enough to compare all pairs of tokens.
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -133,7 +134,9 @@ def _run_in_chunks(
     mask: Tensor,
     epsilons: Sequence[float],
 ) -> Iterator[Tensor]:
-    """Run a function in float64 on chunks of the batch, and concatenate its results.
+    """Split a batch into chunks, run a function on each chunk, and join its results.
+
+    All numbers are converted to float64.
 
     Yields:
         One tensor [epsilons, batch, ...] for each tensor that the function returns.
@@ -179,7 +182,9 @@ class Edges(NamedTuple):
 
 
 def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
-    """List the edges of the attention simplex, one for each pair of tokens.
+    """List all pairs of tokens, with the scores and attention weights of both tokens.
+
+    Each pair is an edge of the attention simplex: attention to only these two tokens.
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -211,9 +216,10 @@ def build_edges(attention: Tensor, scores: Tensor, mask: Tensor) -> Edges:
 def _find_farthest(
     attention: Tensor, scores: Tensor, mask: Tensor, epsilons: Sequence[float]
 ) -> FarthestAttention:
-    """Find the farthest attention that changes the probability by at most ε, for each ε.
+    """Find the attention with the largest JSD that changes the probability by at most ε.
 
-    This implements :func:`epsilon_max_jsd` for a part of the batch, in float64.
+    This implements :func:`epsilon_max_jsd` for a part of the batch, in float64. All values of ε are
+    processed one after the other.
     """
     if mask.shape[-1] < 2:
         zero_jsd = attention.new_zeros(len(epsilons), len(attention))
@@ -235,14 +241,15 @@ def _find_farthest(
 def compute_log_odds_range(
     p: Tensor, q: Tensor, max_score: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Compute the range of the log odds ln p/q if both probabilities change by at most ε.
+    """Compute the range of the log odds ln(p/q) if both probabilities change by at most ε.
 
-    The range is rounded outward, so that rounding errors cannot exclude any attention.
+    The lower end is ln((p − ε) / (q + ε)) and the upper end is ln((p + ε) / (q − ε)). The range is
+    made slightly larger, so that rounding errors cannot exclude any attention.
 
     Args:
         p: probability of one class.
         q: probability of another class; with two classes, 1 − p.
-        max_score: largest absolute token score.
+        max_score: largest absolute token score, from which the rounding error is estimated.
         epsilon: largest allowed change in each probability.
 
     Returns:
@@ -295,11 +302,11 @@ def find_farthest_in_slab(
 
 
 def compute_interval_ends(edges: Edges, low: Tensor, high: Tensor) -> Tensor:
-    """Compute the weights at which the logit reaches its lower and its upper bound, for each edge.
+    """Compute the weights of token j at which the logit reaches its lower and its upper bound.
 
-    On an edge, only two tokens i and j have weight, and the computed weights are those of token j.
-    All weights between the two ends are feasible. If both ends are below 0 or both are above 1, no
-    weight is feasible.
+    On an edge, only two tokens i and j have weight, so the weight of token i is 1 minus that of
+    token j. All weights between the two results keep the logit within its bounds. If both results
+    are below 0 or both are above 1, no weight does.
 
     Args:
         edges: edges with the token scores u_t.
@@ -346,7 +353,7 @@ def _sort_masked(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _compute_mean_and_squares(values: Tensor, mask: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the mean x̄ and the sum of squared deviations Σ(x − x̄)² of the values inside the mask.
+    """Compute the mean x̄ and the sum of squared deviations Σ(x − x̄)² of selected values.
 
     Args:
         values: values x, [batch, keys].
@@ -655,10 +662,10 @@ class EdgeEnds(NamedTuple):
     is_found: Tensor
 
     def build_attention(self, attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Build the attention weights at each of the outermost feasible points.
+        """Convert points on edges to attention weights, with all weight on two tokens.
 
         Args:
-            attention: original attention, [batch, keys], which replaces points that were not
+            attention: original attention, [batch, keys], which is returned for points that were not
                 found.
             first: index of the first token with weight, [batch, ends].
             second: index of the second token with weight, [batch, ends].

@@ -42,10 +42,11 @@ class RankCorrelation(NamedTuple):
 
 @functools.cache
 def _build_p_value_table() -> Tensor:
-    """Build the table of exact two-sided p-values for up to 33 values without ties.
+    """Build a table of exact two-sided p-values of Kendall's τ for up to 33 values without ties.
 
-    Under the null hypothesis, the number of discordant pairs is distributed like the number of
-    inversions in a random permutation.
+    Two values are a discordant pair if the two orders disagree about them. If the orders are
+    unrelated, the number of discordant pairs is distributed like the number of inversions in a
+    random permutation.
 
     Returns:
         float64 [34, 529]. The first index is the number of values. The second index is the
@@ -68,11 +69,11 @@ def _build_p_value_table() -> Tensor:
 
 
 def _compute_kendall_scores(values: Tensor, mask: Tensor) -> Tensor:
-    """Compute Kendall's score for any two vectors: concordant minus discordant pairs.
+    """Compute the number of concordant minus discordant pairs of positions for any two vectors.
 
     A pair of positions i and j is concordant if x_i − x_j has the same sign in both vectors, and
-    discordant if the signs are opposite. A matrix product compares the signs of all pairs. The
-    batch is split into chunks that fit into the cache of a CPU core.
+    discordant if the signs are opposite. The signs of all pairs are compared with a matrix
+    product. The batch is split into chunks that fit into the cache of a CPU core.
 
     Args:
         values: [batch, vectors, keys].
@@ -101,9 +102,10 @@ def _compute_kendall_scores(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute two sums by which the variance of Kendall's statistic is corrected for ties.
+    """Compute two sums over groups of equal values, for the variance of Kendall's statistic.
 
-    The sums are Σ t(t − 1)(t − 2) and Σ t(t − 1)(2t + 5), over all groups of t equal values.
+    The sums are Σ t(t − 1)(t − 2) and Σ t(t − 1)(2t + 5), over all groups of t equal values. They
+    correct the variance for ties.
 
     Args:
         x: [batch, vectors, keys].
@@ -178,6 +180,10 @@ def _look_up_exact_p_value(score: Tensor, n: Tensor) -> Tensor:
     For up to 33 values, the p-value is looked up in a table. For n > 33 values, the result is only
     correct if at most one pair is discordant, or at most one pair is concordant. The p-value is
     then 2/n! or 2/(n−1)!.
+
+    Args:
+        score: number of concordant minus discordant pairs.
+        n: number of values.
     """
     n_pairs = n * (n - 1) / 2
     n_discordant = (n_pairs - score.abs()) / 2
@@ -235,11 +241,11 @@ def dense_rank(
 
 
 def compute_chance_of_agreement(n: Tensor, *, level: float = 0.05) -> Tensor:
-    """Compute the probability that a random order agrees significantly with a fixed order.
+    """Compute how likely a random order agrees significantly with a fixed order.
 
-    Significant agreement means a positive τ with a two-sided p-value of at most ``level``. For up
-    to 33 values without ties, the probability is exact. For more values, half the level is
-    returned, which is accurate to ±.002. With ties, the probability is smaller.
+    Agreement is significant if Kendall's τ is positive with a two-sided p-value of at most
+    ``level``. For up to 33 values without ties, the probability is exact. For more values, half
+    the level is returned, which is accurate to ±.002. With ties, the probability is smaller.
 
     Args:
         n: number of values, any shape.
@@ -276,8 +282,9 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
     """Compute Kendall's τ-b between x and y (Jain & Wallace 2019, Section 4.1).
 
     τ-b = (concordant − discordant pairs) / √(pairs untied in x · pairs untied in y). The p-value
-    is exact if there are no ties, and either at most 33 values, or at most one pair out of
-    order. Otherwise it is a normal approximation.
+    is exact if there are no ties and at most 33 values. It is also exact if there are no ties and
+    at most one pair is discordant, or at most one is concordant. Otherwise it is a normal
+    approximation.
 
     Args:
         x: [batch, keys].
@@ -297,7 +304,7 @@ def kendall_tau_b(x: Tensor, y: Tensor, mask: Tensor) -> RankCorrelation:
 
 
 def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
-    """Compute Kendall's τ-b between any two vectors; see :func:`kendall_tau_b`.
+    """Compute Kendall's τ-b for each pair of vectors; see :func:`kendall_tau_b`.
 
     Args:
         values: [batch, vectors, keys].
@@ -307,6 +314,7 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
         τ-b and p-value, each float64 [batch, vectors, vectors].
     """
     score = _compute_kendall_scores(values, mask)
+    # Compared with itself, a vector only has concordant pairs, and no other pairs except ties.
     n_untied = score.diagonal(dim1=-2, dim2=-1)
     is_undefined = (_expand_rows(n_untied) == 0) | (_expand_columns(n_untied) == 0)
     tau = score / _expand_rows(n_untied).sqrt()
@@ -332,9 +340,8 @@ def kendall_tau_b_matrix(values: Tensor, mask: Tensor) -> RankCorrelation:
 def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
     """Compute the top-k overlap: the share of positions that are in the top k of both x and y.
 
-    If several values tie for rank k, the result is the mean over all ways to break the ties.
-    Without ties, the Jaccard index is overlap / (2 − overlap). Two random orders of n values have
-    an expected overlap of k / n.
+    If several values tie for rank k, the result is the mean over all ways to break the ties. Two
+    random orders of n values have an expected overlap of k / n.
 
     Args:
         x: [batch, keys].
@@ -359,6 +366,8 @@ def top_overlap(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 
 def _compute_top_probability(values: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     """Compute how likely each value is among the k largest if ties are broken at random.
+
+    For example, the values [5, 2, 2, 1] have the probabilities [1, ½, ½, 0] for k = 2.
 
     Args:
         values: [..., keys].
@@ -420,10 +429,10 @@ def top_tau(x: Tensor, y: Tensor, mask: Tensor, k: int) -> Tensor:
 def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
     """Compute the Gini correlation: how well an order of tokens puts the largest values first.
 
-    The formula is Σ_{i<j} (v_i − v_j) sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|. It equals
-    cov(v, rank o) / cov(v, rank v) (Schechtman & Yitzhaki 1987). In contrast to Kendall's τ, each
-    pair is weighted by the difference between its values. The order of almost equal values
-    therefore hardly matters.
+    In contrast to Kendall's τ, each pair is weighted by the difference between its values. The
+    order of almost equal values therefore hardly matters. The formula is Σ_{i<j} (v_i − v_j)
+    sign(o_i − o_j) / Σ_{i<j} |v_i − v_j|, which equals cov(v, rank o) / cov(v, rank v)
+    (Schechtman & Yitzhaki 1987).
 
     Args:
         values: values v, [..., keys].
@@ -446,7 +455,9 @@ def gini_correlation(values: Tensor, order: Tensor, mask: Tensor) -> Tensor:
 
 
 def count_smaller_minus_larger(values: Tensor, mask: Tensor) -> Tensor:
-    """Compute how many values are smaller than each value, minus how many are larger.
+    """Compute for each value how many other values are smaller, minus how many are larger.
+
+    For example, [8, 5, 1] becomes [2, 0, −2].
 
     Args:
         values: [..., keys].
@@ -475,7 +486,9 @@ def _count_smaller_and_larger(values: Tensor, mask: Tensor) -> tuple[Tensor, Ten
 
 
 def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
-    """Select the fewest tokens whose values add up to a given share of the total.
+    """Select as few tokens as possible whose values add up to a share of the total.
+
+    For example, the values [5, 3, 2] and the share .7 select the first two tokens.
 
     Args:
         values: [..., keys], at least 0. Tokens with equal values are selected from left to
@@ -491,7 +504,7 @@ def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
     """
     values = values.double()
     values = values.masked_fill(~mask, 0)
-    # A token is needed if all tokens with larger values together do not reach the share yet.
+    # A token is selected if all tokens with larger values together do not reach the share.
     sorted_values, positions = values.sort(dim=-1, descending=True, stable=True)
     previous_sum = sorted_values.cumsum(-1) - sorted_values
     total = values.sum(-1, keepdim=True)
@@ -502,9 +515,10 @@ def select_heaviest(values: Tensor, mask: Tensor, share: float = 0.5) -> Tensor:
 
 
 def r_precision(order: Tensor, relevant: Tensor, mask: Tensor) -> Tensor:
-    """Compute R-precision: the precision among the first R tokens, if R tokens are relevant.
+    """Compute R-precision: the share of relevant tokens among the first R tokens of an order.
 
-    If several tokens tie for rank R, the result is the mean over all ways to break the ties.
+    R is the number of relevant tokens in the text. If several tokens tie for rank R, the result
+    is the mean over all ways to break the ties.
 
     Args:
         order: scores that define the order, [..., keys], largest first.

@@ -45,7 +45,9 @@ def bisect_boundary(
     outside: Tensor,
     n_steps: int,
 ) -> tuple[Tensor, Tensor]:
-    """Find the boundary of a region by bisection between points inside and outside.
+    """Find the boundary of a region between points inside and points outside.
+
+    In each step, the point halfway between both replaces one of them (bisection).
 
     Args:
         is_within: function that checks which points are inside the region and returns a bool
@@ -91,7 +93,8 @@ def _make_binary_distance(scores: Tensor, prob: Tensor) -> Distance:
     Returns:
         The distance function. With two classes, the distance is the change of the probability.
     """
-    # Transposed twice, the tensor is contiguous along the batch.
+    # The double transposition changes the memory layout: neighbouring texts of the batch are then
+    # neighbours in memory, which is faster.
     scores = scores.t().contiguous().t()
 
     def compute_distance(attention: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,13 +134,15 @@ def _make_multiclass_distance(logits: Tensor, probs: Tensor) -> Distance:
 
 
 def _compute_descent_direction(attention: Tensor, original: Tensor) -> Tensor:
-    """Compute the objective's negative gradient −∂/∂a_k, up to a constant per text.
+    """Compute the negative gradient of the search objective with respect to the attention.
 
-    ∂JSD(a, b)/∂a = ½ [g(a) − g((a + b)/2)] with g(x) = ln(x + δ) + x/(x + δ). Let A = a + δ,
-    B = b + δ and r = A/(A + B). Then the derivative is ½ [ln r + (δ/A)(2r − 1)] plus a constant,
-    which has no effect after the softmax. To save logarithms, several ratios r are multiplied
-    before the logarithm is computed. The ratio of a copy and itself is ½, which only adds another
-    constant.
+    The derivative of JSD(a, b) with respect to a is ½ [g(a) − g((a + b)/2)], with g(x) = ln(x + δ)
+    + x/(x + δ). Let A = a + δ, B = b + δ and r = A/(A + B). Then the derivative is ½ [ln r +
+    (δ/A)(2r − 1)] plus a constant per text. The constant is left out, because it has no effect
+    after the softmax.
+
+    To save logarithms, several ratios r are multiplied before the logarithm is computed. The
+    ratio of a copy and itself is ½, which only adds another constant.
 
     Args:
         attention: attention of all copies, [copies, keys, batch].
@@ -232,8 +237,8 @@ UNCHANGED_ROW_SHARES = (1 / 16, 1 / 4, 1 / 2, 3 / 4)
 """Shares of the query rows that candidates leave unchanged. The rows with the largest effect are
 left unchanged, so that the output stays similar."""
 N_CANDIDATES = 3 + 2 * len(UNCHANGED_ROW_SHARES) + 2 * len(MIXING_SHARES)
-"""Number of candidate attention distributions per text, 15. On average, the best of them reaches
-.76 of the largest possible distance in MiniLM. With 39 candidates, it would reach .79."""
+"""Number of candidate attention distributions that are tried for each text. There are 15: three
+basic candidates, and two variants for each value of the two tuples above."""
 N_BISECTIONS = 40
 """Number of bisection steps in the search for the multiplier μ, which weighs the output change
 against the distance."""
@@ -267,7 +272,7 @@ def generate_steered_candidates(
     distance_values = (one_hot_jsd(shares) - math.log(2)).masked_fill(~movable, -torch.inf)
 
     def choose_vertices(multiplier: Tensor) -> Tensor:
-        """Put all movable weight in a row on one key: the key with the best score.
+        """Put all weight that may change in a row on one key: the key with the best score.
 
         The score is distance − multiplier · output change.
         """
@@ -313,19 +318,22 @@ def generate_steered_candidates(
 def _rank_rows_by_effect(
     direction: Tensor, slope: Tensor, movable: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Rank the query rows by their effect on the output, and count the movable rows.
+    """Rank the query rows of an attention change by their effect on the output.
 
-    The effect is estimated from the slope of the output. A row is movable if at least one of its
-    keys is.
+    Args:
+        direction: change of the attention weights, [batch, rows, keys].
+        slope: gradient of the output with respect to the weights, [batch, rows, keys].
+        movable: which weights may change, bool [batch, rows, keys].
 
     Returns:
-        Ranks, [batch, rows], with 0 for the largest effect and fixed rows last; and the number of
-        movable rows, [batch].
+        Rank of each row, [batch, rows], with 0 for the largest effect; and the number of rows in
+        which at least one weight may change, [batch]. All other rows have the last ranks.
     """
-    is_movable = movable.any(-1)
+    can_row_change = movable.any(-1)
+    # To first order, the output changes by the gradient times the change of the weights.
     effect = (slope * direction).sum(-1).abs()
-    effect = effect.masked_fill(~is_movable, -1)
+    effect = effect.masked_fill(~can_row_change, -1)
     row_order = effect.argsort(dim=-1, descending=True, stable=True)
     # The inverse of the permutation `row_order` contains the rank of each row.
     effect_rank = row_order.argsort(-1)
-    return effect_rank, is_movable.sum(-1)
+    return effect_rank, can_row_change.sum(-1)

@@ -5,7 +5,9 @@ from torch import Tensor
 
 
 def compute_alignment_to_mean(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Compute each vector's cosine with the mean vector (Mohankumar et al. 2020, Section 2).
+    """Compute the cosine between each vector and the mean of all vectors.
+
+    See Mohankumar et al. 2020, Section 2.
 
     Args:
         vectors: [..., keys, width].
@@ -50,7 +52,7 @@ def conicity(vectors: Tensor, mask: Tensor, *, absolute: bool = False) -> Tensor
 
 
 def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
-    """Compute the Pearson correlation over the keys inside the mask.
+    """Compute the Pearson correlation between a and b over the keys inside the mask.
 
     Args:
         a: [..., keys].
@@ -70,7 +72,7 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor) -> Tensor:
 
 
 def _standardise(values: Tensor, mask: Tensor) -> Tensor:
-    """Subtract the mean of the values inside the mask, and divide them by their Euclidean norm.
+    """Subtract the mean from the values inside the mask, and scale them to Euclidean length 1.
 
     Returns:
         Vectors with mean 0 and length 1, [..., keys]; NaN if all values are equal.

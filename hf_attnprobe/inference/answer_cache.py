@@ -30,6 +30,7 @@ class AnswerCache:
             return {}
         answers = {}
         for line in self.file.read_bytes().splitlines():
+            # A killed run may have left an incomplete line, which is ignored.
             with contextlib.suppress(ValueError, TypeError):
                 name, token_ids = json.loads(line)
                 answers[name] = token_ids
@@ -47,7 +48,9 @@ class AnswerCache:
         if self.file is None:
             return
         # The first line break ends any incomplete line that a killed run has left.
-        lines = [f"\n{json.dumps([name, [*token_ids]])}\n" for name, token_ids in answers.items()]
+        lines = [
+            f"\n{json.dumps([name, list(token_ids)])}\n" for name, token_ids in answers.items()
+        ]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as stream:
@@ -58,10 +61,10 @@ class AnswerCache:
 
 @contextlib.contextmanager
 def discard_answers_of_refused_run(folder: str | Path | None) -> Iterator[None]:
-    """Remove a run's cached answers if it raises an AttnProbeError before its first rows.
+    """Remove a run's cached answers if an error stops it before it has any results.
 
-    Such a run then leaves no output folder. If the run ends in another way, or if it has written
-    rows, its answers are kept.
+    Such a run, for example one with a wrong option, then leaves no output folder. If the run is
+    interrupted in another way, its answers are kept for the next run.
 
     Args:
         folder: The run's output folder; None if there is none.

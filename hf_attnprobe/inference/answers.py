@@ -139,17 +139,19 @@ def render_prompt(
 
 
 def _find_nonblank_texts(texts: Sequence[str]) -> list[TextSpan]:
-    """Find the span of every nonblank text, without surrounding white space.
+    """Find the texts that are not blank, and where their content starts and ends.
+
+    For example, [" ab", " "] gives [(0, (1, 3))].
 
     Returns:
-        Pairs (index, span): the index of the text in ``texts``, and the span within the text.
+        For every nonblank text, its index in ``texts``, and the start and end of its content.
     """
     matches = [re.search(r"\S(.*\S)?", text, re.DOTALL) for text in texts]
     return [(index, match.span()) for index, match in enumerate(matches) if match]
 
 
 def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -> list[Span]:
-    """Find the spans of several passages that follow each other in a text.
+    """Find where each of several consecutive passages starts and ends in a text.
 
     Args:
         passages: The passages in text order.
@@ -157,7 +159,7 @@ def _find_consecutive_passages(passages: Sequence[str], text: str, start: int) -
         start: Position in the text at which the search begins.
 
     Returns:
-        The span of each passage, without surrounding white space.
+        Start and end of each passage in characters, without surrounding white space.
     """
     spans = []
     for passage in passages:
@@ -256,7 +258,7 @@ def _render_conversation(
 def _apply_chat_template(
     turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
 ) -> str:
-    """Render turns as a string with the tokenizer's chat template."""
+    """Convert the turns of a conversation to a prompt, with the tokenizer's chat template."""
     if tokenizer.chat_template is None:
         raise AttnProbeError(
             "turns need a tokenizer with a chat template, but "
@@ -296,12 +298,12 @@ def find_units(
     Args:
         prompt: The prompt.
         units: Unit name: "sentence", "passage", "word", "token" or "turn".
-        offsets: Span for every token in the prompt.
+        offsets: Start and end of every token in the prompt, in characters.
         is_listed: Whether the data lists the passages one by one, so that they are not split at
             blank lines.
 
     Returns:
-        Every unit's span, in prompt order.
+        Start and end of every unit in the prompt, in prompt order.
     """
     is_whole_passage = units == "turn" or (is_listed and units == "passage")
     spans: list[Span] = []
@@ -319,18 +321,18 @@ def find_units(
 
 
 def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) -> list[Span]:
-    """Find the units in a passage if every token is a unit.
+    """Find the start and end of every token in a passage, so that each token is a unit.
 
-    Tokens that encode parts of the same character are merged to one unit.
+    Tokens that encode parts of the same character, such as an emoji, are merged to one unit.
 
     Args:
         text: The prompt.
         start: Start of the passage in the prompt, in characters.
         end: End of the passage, exclusive.
-        offsets: Span for every token in the prompt.
+        offsets: Start and end of every token in the prompt, in characters.
 
     Returns:
-        Every unit's span in the prompt.
+        Start and end of every unit in the prompt.
     """
     spans: list[Span] = []
     for token_start, token_end in offsets:
@@ -339,7 +341,7 @@ def _find_token_units(text: str, start: int, end: int, offsets: Sequence[Span]) 
         if is_empty or not start <= _find_last_letter(text, token_start, token_end) < end:
             continue
         previous_start, previous_end = spans[-1] if spans else (0, 0)
-        # The token and the previous token encode parts of the same character.
+        # Two tokens overlap if they encode parts of the same character.
         if token_start < previous_end:
             spans[-1] = previous_start, max(token_end, previous_end)
         else:
@@ -360,12 +362,13 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
 
     Args:
         text: The prompt.
-        units: Span for every unit.
-        offsets: Span for every token.
+        units: Start and end of every unit, in characters.
+        offsets: Start and end of every token, in characters.
 
     Returns:
         Unit index for each token; −1 for tokens outside all units.
     """
+    # The additional element belongs to the position after the last character.
     unit_of_character = [-1] * (len(text) + 1)
     for index, (start, end) in enumerate(units):
         unit_of_character[start:end] = [index] * (end - start)
@@ -381,13 +384,18 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, text: str, prompt: RenderedPrompt
 ) -> tuple[list[int], list[Span]]:
-    """Tokenize a text that begins with a prompt.
+    """Tokenize a prompt, or a prompt with its answer.
 
     Special tokens are added at the start, unless the prompt already contains them, and never at
     the end.
 
+    Args:
+        tokenizer: The model's tokenizer.
+        text: The text to tokenize.
+        prompt: The prompt with which the text begins.
+
     Returns:
-        The token ids, and a span for every token.
+        The token ids, and the start and end of every token in characters.
     """
     bos_token = tokenizer.bos_token
     has_special_tokens = prompt.is_chat or bool(bos_token and text.startswith(bos_token))
@@ -399,6 +407,7 @@ def _tokenize(
         verbose=False,
     )
     ids, is_special = [*encoded["input_ids"]], encoded["special_tokens_mask"]
+    # Drop the special tokens at the end.
     n_tokens = len(ids)
     while n_tokens and is_special[n_tokens - 1]:
         n_tokens -= 1
@@ -431,7 +440,7 @@ def tokenize_answer(
         answer = f" {answer}"
     joint_ids, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
     n_prompt = len(prompt_ids)
-    if joint_ids[:n_prompt] == [*prompt_ids] and len(joint_ids) > n_prompt:
+    if joint_ids[:n_prompt] == list(prompt_ids) and len(joint_ids) > n_prompt:
         return joint_ids[n_prompt:]
     answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
     joint_text = _decode(tokenizer, [*prompt_ids, *answer_ids])
@@ -441,20 +450,29 @@ def tokenize_answer(
             f"{name}. If the prompt ends with a space, move this space to the start of the "
             "answer."
         )
-    return [*answer_ids]
+    return list(answer_ids)
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Decode token ids to a string without corrections to its spaces."""
-    return str(tokenizer.decode([*ids], clean_up_tokenization_spaces=False))
+    return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
 def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
-    """Return the token ids up to the end of the first nonblank line."""
+    """Cut off an answer after its first nonblank line.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        ids: Token ids of the answer.
+
+    Returns:
+        The token ids before the line break.
+    """
+    # Tokens are decoded together, because one token may not be a complete character.
     for n_tokens in range(1, len(ids) + 1):
         if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
-    return [*ids]
+    return list(ids)
 
 
 # --- Generation ----------------------------------------------------------------------------------
@@ -601,6 +619,7 @@ def _use_generation_settings(model: Any, settings: GenerationConfig) -> Iterator
 
     Otherwise, Transformers would use the model's settings for all fields that are not set.
     """
+    # A model with PEFT adapters contains another model with its own settings.
     models = [model, unwrap_peft(model)]
     original_settings = [wrapped.generation_config for wrapped in models]
     for wrapped in models:
@@ -778,7 +797,9 @@ def _generate_with_cache(
 def _report_left_out_prompts(
     n_left_out: Mapping[str, int], n_prompts: int, *, has_prompts: bool
 ) -> None:
-    """Log how many prompts are left out and why; raise AttnProbeError if no prompt remains.
+    """Log a warning about the prompts that cannot be explained and are left out.
+
+    If no prompt remains, AttnProbeError is raised instead.
 
     Args:
         n_left_out: Number of left-out prompts by reason, such as "have an empty answer".
@@ -786,6 +807,7 @@ def _report_left_out_prompts(
         has_prompts: Whether any prompt remains.
     """
     for reason, n_affected in n_left_out.items():
+        # Without any prompt, the first reason is reported as an error.
         if not has_prompts:
             raise AttnProbeError(
                 f"no prompt can be explained: {n_affected} of {n_prompts} {reason}. Choose "
@@ -800,7 +822,14 @@ def _encode_prompt(
     tokenizer: PreTrainedTokenizerBase,
     facts: TextModel,
 ) -> EncodedPrompt:
-    """Render and tokenize a row's prompt, and assign its tokens to units."""
+    """Make the prompt for a row of the data: its text, its token ids, and the unit of every token.
+
+    Args:
+        example: The row.
+        data: The data set, with the type of units, such as sentences.
+        tokenizer: The model's tokenizer.
+        facts: The model's properties, such as its maximum length.
+    """
     name = f"text {example['example_id']}"
     prompt = render_prompt(example, data, tokenizer)
     ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
@@ -811,7 +840,8 @@ def _encode_prompt(
     is_listed = bool(example.get("listed"))
     units = find_units(prompt, data.units, offsets, is_listed=is_listed)
     unit_ids = assign_units(prompt.text, units, offsets)
-    units_without_tokens = sorted({*range(len(units))} - {*unit_ids})
+    # Small units, such as words, may share a token, so that one of them has none.
+    units_without_tokens = sorted({*range(len(units))} - set(unit_ids))
     if units_without_tokens:
         unit_text = prompt.text[slice(*units[units_without_tokens[0]])]
         raise AttnProbeError(
@@ -885,22 +915,32 @@ def _reuse_answer(
     prompt_ids: Sequence[int],
     name: str,
 ) -> list[int]:
-    """Return token ids for an answer that another model has generated.
+    """Return this model's token ids for an answer that another model has generated.
 
-    The other model's token ids are used if both tokenizers agree about the prompt and the answer.
-    Otherwise, the answer is tokenized again.
+    The other model's token ids are used if both tokenizers split the prompt and the answer in the
+    same way. Otherwise, the answer is tokenized again.
+
+    Args:
+        reference_row: The other model's prompt and answer.
+        tokenizer: This model's tokenizer.
+        prompt: This model's prompt.
+        prompt_ids: Token ids of this model's prompt.
+        name: Row name, for error messages.
     """
+    # The mask "labelled" is 0 for the tokens of the prompt and 1 for those of the answer.
     n_prompt = reference_row["labelled"].count(0)
     reference_prompt_ids = reference_row["input_ids"][:n_prompt]
     answer_ids = reference_row["input_ids"][n_prompt:]
-    has_same_prompt = reference_prompt_ids == [*prompt_ids]
+    has_same_prompt = reference_prompt_ids == list(prompt_ids)
     if has_same_prompt and _decode(tokenizer, answer_ids) == reference_row["answer"]:
         return answer_ids
     return tokenize_answer(tokenizer, prompt, prompt_ids, reference_row["answer"], name)
 
 
 def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: str) -> list[int]:
-    """Mark the first token at which a rival answer differs from the answer.
+    """Mark the first token at which another possible answer (the rival) differs from the answer.
+
+    For example, the answer [5, 7, 9] and the rival answer [5, 8, 9] give [−1, 8, −1].
 
     Args:
         ids: Token ids of the answer.

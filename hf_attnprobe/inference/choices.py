@@ -72,10 +72,13 @@ def compute_unknown_share(
 
 
 def describe_unknown_share(share: float) -> str | None:
-    """Return a note about unknown tokens for the report; None if there are only a few.
+    """Return a note for the report if the tokenizer does not know many of the words.
 
     Args:
         share: Fraction of unknown tokens, from 0 to 1.
+
+    Returns:
+        The note; None if there are only a few unknown tokens.
     """
     if share <= REPORTED_UNKNOWN_SHARE:
         return None
@@ -201,13 +204,17 @@ def tokenize_choices(
         for row, row_pairs in pairs_by_row.items()
         if len(row_pairs) == n_choices
     ]
-    return TokenizedSplit([*texts], len(ids) - len(texts), tokenized_pairs.n_truncated)
+    return TokenizedSplit(list(texts), len(ids) - len(texts), tokenized_pairs.n_truncated)
 
 
 def _flatten_choices(
     examples: "datasets.Dataset", choices: Sequence[Sequence[str]]
 ) -> "datasets.Dataset":
-    """Make one (text, choice) pair for each choice, with consecutive ids and no labels."""
+    """Make one pair of texts for each choice of a multiple-choice question.
+
+    The first text is the question, the second text is the choice. The pairs have consecutive ids,
+    and the label −1, because a single choice has no label.
+    """
     import datasets
 
     texts = read_column(examples, "text")
@@ -227,12 +234,12 @@ def _flatten_choices(
 
 
 def _stack_choices(pairs: Sequence[Text]) -> dict[str, list[list[int]]]:
-    """Combine the inputs of all (text, choice) pairs of a text.
+    """Combine the model inputs for all choices of a multiple-choice question.
 
     Args:
-        pairs: The encoded pairs, one per choice.
+        pairs: The encoded pairs of question and choice, one per choice.
 
     Returns:
-        For each input name, a list with one list of numbers per choice.
+        For each input name, such as "input_ids", a list with one list of numbers per choice.
     """
     return {name: [pair.inputs[name] for pair in pairs] for name in pairs[0].inputs}

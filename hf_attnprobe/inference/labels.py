@@ -46,10 +46,11 @@ OFFSET_COLUMNS = {
     "tags": ("word_labels",),
     "span": ("answer_start", "answer_end"),
 }
-"""Maps a prediction type to the columns with labels for words or characters.
+"""Maps a prediction type to the label columns that refer to positions in a text.
 
-The tokenizer must return token offsets for these labels. The type "tags" is one class per word, and
-"span" is an answer that is copied from a context.
+For example, "answer_start" is the position of an answer's first character. To find the tokens at
+these positions, the tokenizer must return the offsets (start and end) of all tokens. The type "tags"
+is one class per word, and "span" is an answer that is copied from a context.
 """
 
 
@@ -132,7 +133,7 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
     names = get_label_names(examples)
     model_indices = _match_names(classes, names, has_names)
     converted = {-1: -1}
-    for label in sorted({*labels} - {-1}):
+    for label in sorted(set(labels) - {-1}):
         model_index = model_indices[label]
         if model_index is None:
             raise AttnProbeError(
@@ -184,7 +185,13 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
 def _check_unique_names(
     classes: Sequence[str], model_names: Sequence[str], data_names: Sequence[str]
 ) -> None:
-    """Raise AttnProbeError if two of the model's classes have the same name as a label."""
+    """Raise AttnProbeError if a label of the data matches two classes of the model.
+
+    Args:
+        classes: The model's class names.
+        model_names: The same names in the form that is compared, for example in lower case.
+        data_names: The label names of the data, in the form that is compared.
+    """
     repeated_names = {name for name, count in Counter(model_names).items() if count > 1}
     if repeated_names & set(data_names):
         repeated_classes = [
@@ -248,13 +255,13 @@ def _check_no_text_labels(
 
 
 def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset") -> list[int]:
-    """Return the index of the correct choice for every text, after checking its type and range.
+    """Return the index of the correct choice for every multiple-choice question.
 
-    The index is −1 for texts without a label.
+    The index is −1 for questions without a label. An index out of range raises AttnProbeError.
     """
     labels = read_column(examples, "label")
     _check_label_types(labels, int, "the number of the right choice", prediction.name)
-    # Choices have already been split into pairs (text, choice) if there is no such column.
+    # Without this column, the examples are pairs of a text and a single choice.
     if "choices" not in examples.column_names:
         return labels
     choices = read_column(examples, "choices")
@@ -458,14 +465,16 @@ def _convert_tags(
 
 
 def _index_tags_by_character(text: str, tags: Sequence[int]) -> dict[int, int]:
-    """Index the tags of a text's words by the position of each word's first character.
+    """Return the tags of a text's words in a dictionary, by the position of each word in the text.
+
+    For example, "a big dog" with the tags [3, 4, 5] gives {0: 3, 2: 4, 6: 5}.
 
     Args:
         text: The text; words are separated by white space.
         tags: One tag per word; −1 for words without a label, which are left out.
 
     Returns:
-        The tags by character position.
+        The tags by the position of each word's first character.
     """
     word_starts = [word.start() for word in re.finditer(r"\S+", text)]
     if len(tags) > len(word_starts):

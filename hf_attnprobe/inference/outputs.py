@@ -81,7 +81,7 @@ def observe_split(
         **options: Further arguments for ``wrap``.
 
     Yields:
-        The observation for each batch.
+        For each batch, an observation: the model's outputs and its attention.
     """
     adapter = wrap(model, **options)
     texts = sort_by_length(tokenize(tokenizer, examples, adapter).texts)
@@ -142,11 +142,11 @@ def measure_texts(
     observations: Iterable[Observation],
     measure: Callable[[Observation], Mapping[str, Tensor]],
 ) -> dict[str, Tensor]:
-    """Measure quantities for all texts, batch by batch.
+    """Apply a measurement to all batches, and sort the results by text id.
 
     Args:
-        observations: The model's observations for all batches.
-        measure: Function that returns values `[batch, ...]` by name.
+        observations: The model's outputs and attention for all batches.
+        measure: Function that returns values `[batch, ...]` by name for one batch.
 
     Returns:
         Values `[texts, ...]` by name, sorted by text id.
@@ -162,28 +162,36 @@ def measure_texts(
 
 
 def _compute_word_weights(observation: Observation) -> tuple[Tensor, Tensor]:
-    """Compute word weights over all sentences in a hierarchical model.
+    """Compute how much attention each word of a text gets in a hierarchical model.
+
+    Such a model attends to the words in each sentence, and then to the sentences.
+
+    Args:
+        observation: The model's outputs and attention for a batch.
 
     Returns:
-        The weights, and a mask of the tokens that are words, both `[batch, keys]`.
+        The weights of the words, and a mask of the tokens that are words, both `[batch, keys]`.
     """
     word_attention, sentence_attention = (
         level_attention.detach()[:, 0] for level_attention in observation.attention
     )
-    # A word's weight within its sentence is multiplied by the sentence's weight.
+    # A word's weight within its sentence is multiplied by the sentence's weight. The matrix product
+    # does this for all words, because a word has weight 0 in the rows of other sentences.
     word_weights = (sentence_attention @ word_attention)[:, 0]
     is_word = observation.batch.inputs["units"] >= 0
     return word_weights, is_word
 
 
 def make_guide(outputs: Outputs) -> Guide:
-    """Make a guide: attention weights that another model is trained to use.
+    """Collect a model's attention weights, so that another model can be trained to use them.
+
+    These weights are called a guide.
 
     Args:
         outputs: The model's predictions and attention.
 
     Returns:
-        Attention weights for every text, without padding.
+        Attention weights without padding, by text id.
     """
     rows = zip(outputs.example_ids, outputs.attention, outputs.mask, strict=True)
     return {example_id: weights[mask] for example_id, weights, mask in rows}
@@ -230,7 +238,7 @@ def _pad_inputs(
     texts: Sequence[Text],
     edit: Callable[[Text], Sequence[int]] | None,
 ) -> dict[str, Tensor]:
-    """Pad the token ids of several texts to model inputs.
+    """Make model inputs from several texts, padded to the length of the longest text.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -253,7 +261,13 @@ def _pad_inputs(
 
 
 def _pad_guide(guide: Guide, tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Tensor:
-    """Pad the guide's attention weights for texts to a tensor `[batch, keys]`."""
+    """Return the attention weights that a model must use for a batch, `[batch, keys]`.
+
+    Args:
+        guide: Attention weights of another model, by text id.
+        tokenizer: The model's tokenizer.
+        texts: The texts in the batch. Shorter texts are padded with weights of 0.
+    """
     special_ids = get_special_ids(tokenizer)
     rows = []
     for text in texts:
@@ -271,16 +285,16 @@ def build_guide_rows(
     input_ids: list[list[int]],
     special_ids: Collection[int],
 ) -> list[list[float]]:
-    """Assign the guide's weights to the tokens in every text, and 0 to special tokens.
+    """Assign given attention weights to the tokens of every text, and 0 to special tokens.
 
     Args:
-        guide: Attention weights for every text.
+        guide: Attention weights of another model, by text id.
         examples: The texts.
         input_ids: Token ids for every text.
         special_ids: Tokens that never receive attention, see :func:`get_special_ids`.
 
     Returns:
-        One weight for every token id, by text.
+        For every text, one weight for every token.
 
     Raises:
         AttnProbeError: If the guide does not have one weight for every content token.

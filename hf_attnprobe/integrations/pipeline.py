@@ -62,7 +62,7 @@ class TextExplainer:
 
     @cached_property
     def _explainer(self) -> Explainer:
-        """Explainer of the wrapped model."""
+        """Object that computes the importance scores of tokens for this model."""
         device = next(self.model.parameters()).device
         subject = load_audited_model((self.model, self.tokenizer), None, AuditOptions(), device)
         if isinstance(subject.tokenizer, ImageReader):
@@ -238,7 +238,7 @@ def parse_answer_arguments(prompt: Any) -> dict[str, Any]:
 
 
 def _check_text(text: object) -> None:
-    """Raise an error if a value is not a string, or contains characters that are not valid."""
+    """Raise an error if a value is not a string, or contains invalid Unicode characters."""
     if not isinstance(text, str):
         raise AttnProbeError(f"expected a text as a string, got {text!r:.80}")
     try:
@@ -430,7 +430,7 @@ class AttentionExplainPipeline(Pipeline):
 
 
 def convert_to_dict(text: HighlightedText) -> dict[str, Any]:
-    """Convert an explained text to the dict that the pipeline returns.
+    """Convert a text with its importance scores to the dict that the pipeline returns.
 
     Args:
         text: The explained text.

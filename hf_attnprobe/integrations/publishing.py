@@ -200,7 +200,7 @@ class HubClient:
 
 @contextlib.contextmanager
 def _convert_hub_errors(repository: str, repository_type: RepositoryType) -> Iterator[None]:
-    """Convert all errors in a ``with`` block to `AttnProbeError`, with an explanation in one line."""
+    """Convert all errors in a ``with`` block to `AttnProbeError`, with a one-line explanation."""
     try:
         yield
     except Exception as error:
@@ -434,7 +434,11 @@ def _publish(
     repository: str,
     options: CardOptions,
 ) -> WrittenCard:
-    """Publish the audit rows first, so that the model card can link to them, and then the model."""
+    """Publish a model and the results of its audits on the Hub.
+
+    The results of single texts (the rows) are published first, so that the model card can link to
+    them.
+    """
     hub = HubClient(options.token, options.private)
     rows_url = None
     if audits:
@@ -459,7 +463,10 @@ def _publish(
 def _collect_model_files(
     folder: Path, card: CardContent, hub: HubClient, repository: str
 ) -> dict[str, Path | bytes]:
-    """Collect the files of a checkpoint for the upload. Its README is merged with that on the Hub."""
+    """Collect the files of a model folder for the upload.
+
+    Hidden files and files of the Trainer are left out. The README is merged with the one on the Hub.
+    """
     files: dict[str, Path | bytes] = {}
     for file in sorted(folder.iterdir()):
         is_excluded = file.name.startswith((".", *TRAINER_FILE_PREFIXES))
@@ -483,8 +490,8 @@ def _merge_readmes(local: str | None, remote: str | None, card: CardContent) -> 
         card: Content of the model card.
 
     Returns:
-        The local README if the user has added text to it, otherwise the README from the Hub with the
-        new card. Metadata of the other README are added.
+        The local README if it contains text that is not generated, otherwise the README from the
+        Hub with the new card. In both cases, metadata from the other README are added.
     """
     if remote is None or local is None:
         return update_readme(local or remote, card)

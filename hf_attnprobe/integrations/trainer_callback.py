@@ -169,10 +169,11 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         model: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Run a trial audit of two texts, so that errors appear before the training starts."""
+        """Audit two texts for a trial, so that errors appear before the training starts."""
         self._get_trainer()
         self._n_evaluations, self._last_step = 0, None
-        # A screen of heads needs more than two texts, because it splits them into two halves.
+        # The option screen, which selects heads on one half of the texts for the other half, needs
+        # more than two texts.
         has_screen = self.options is not None and self.options.screen is not None
         if not has_screen:
             sample = dataclasses.replace(self.data, test_limit=N_TRIAL_TEXTS)
@@ -209,7 +210,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
         if state.global_step == self._last_step:
             return
         self._last_step = state.global_step
-        # Only every k-th evaluation has an audit; k is the argument `every`.
+        # Only every k-th evaluation has an audit, where k is the argument `every`.
         evaluation_number = self._n_evaluations
         self._n_evaluations += 1
         if evaluation_number % self.every:
@@ -221,7 +222,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
             trainer.log(numbers)
 
     def _audit(self, data: Data, model: nn.Module, args: Any, processing_class: Any) -> Report:
-        """Audit the model. Each process audits a share of the texts and gets the full report."""
+        """Audit the model. Each process audits a part of the texts and gets the full report."""
         with preserve_state(model), _create_shared_folder(Path(args.output_dir)) as folder:
             return audit(
                 model,
@@ -235,7 +236,7 @@ class AttentionFaithfulnessCallback(TrainerCallback):
 
 
 def select_logged_numbers(report: Report, names: Sequence[str]) -> dict[str, float]:
-    """Select the numbers in a report that are logged: means with their confidence intervals.
+    """Select the numbers to log from a report: means with their confidence intervals.
 
     Args:
         report: The report.

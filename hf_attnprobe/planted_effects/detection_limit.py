@@ -162,11 +162,15 @@ class DetectionLimitReport(DocumentedResult):
     rows: pd.DataFrame
 
     def build_document(self) -> Document:
-        """Return the report as a document."""
+        """Return the report as a document with sections and tables.
+
+        The model's weights were changed so that a head has a known effect on the output (a planted
+        effect of a given dose). The tables state which effects the tests detect.
+        """
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         provenance = (
             f"{self.model} was measured on {self.n} texts of {self.dataset} with seed {self.seed}, "
-            f"in {self.seconds:.0f} s of processor time. Versions: "
-            f"{', '.join(f'{k} {v}' for k, v in self.versions.items())}."
+            f"in {self.seconds:.0f} s of processor time. Versions: {versions}."
         )
         planted_tables = [_make_table(self.planted, "Heads with a planted effect")]
         planted_tables += [_make_table(self.effects, "Mean effect of each dose")]
@@ -203,16 +207,24 @@ detection-limit:"."""
 
 
 def _make_table(records: Sequence[Record], caption: str) -> Table:
-    """Return a table with one row per record, and one column per field that any record has."""
+    """Make a table from records with different fields, which become columns.
+
+    A cell is empty if its record does not have the field.
+    """
+    # The keys of a dictionary are the fields without repetitions, in order.
     columns: dict[str, None] = {}
     for record in records:
         columns.update(dict.fromkeys(record))
     rows = [[record.get(name) for name in columns] for record in records]
-    return Table([*columns], rows, caption)
+    return Table(list(columns), rows, caption)
 
 
 def _write_report(report: DetectionLimitReport, folder: Path) -> None:
-    """Write the rows, and then the report, which contains the SHA-256 hash of the rows file."""
+    """Write the report and its rows to a folder.
+
+    The rows are the measurements of single texts. The report contains the hash of their file, so
+    that a changed file is noticed.
+    """
     rows = report.rows.to_csv(index=False, float_format="%.6g")
     write_atomically(folder / ROWS_FILE, rows)
     digest = hashlib.sha256((folder / ROWS_FILE).read_bytes()).hexdigest()
@@ -414,7 +426,7 @@ def _plant_and_measure(
 
 
 def _choose_sites(adapter: AttentionModelBase, options: DetectionLimitOptions) -> list[Site]:
-    """Return the heads that the user chose, or random heads."""
+    """Choose the heads whose weights are changed: the heads in the options, or random heads."""
     if options.spiked_heads is not None:
         head_sets = parse_head_sets(adapter, options.spiked_heads)
         return list(itertools.chain.from_iterable(head_sets))

@@ -29,8 +29,8 @@ class DetectionLimitOptions(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if list(self.doses) != sorted({*self.doses} - {0.0}) or not self.doses:
+        if list(self.doses) != sorted(set(self.doses) - {0.0}) or not self.doses:
             raise AttnProbeError(
-                f"doses must be greater than 0 and in ascending order, got {[*self.doses]}. The "
+                f"doses must be greater than 0 and in ascending order, got {list(self.doses)}. The "
                 "dose 0 is added automatically."
             )

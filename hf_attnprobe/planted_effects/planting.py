@@ -125,7 +125,10 @@ def find_unused_token(
     Raises:
         AttnProbeError: If every token occurs in some text.
     """
-    tokens_in_texts = {token for text in texts for ids, _ in text.sequences for token in ids}
+    tokens_in_texts: set[int] = set()
+    for text in texts:
+        for ids, _ in text.sequences:
+            tokens_in_texts.update(ids)
     unused_tokens = sorted(set(range(n_tokens)) - tokens_in_texts - set(special_ids))
     if not unused_tokens:
         raise AttnProbeError(
@@ -178,15 +181,17 @@ def insert_token(text: Text, token: int, seed: int) -> Text:
 
 @torch.no_grad()
 def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
-    """Return a copy of the model in which the planted token changes the log-odds by ``dose``.
+    """Return a copy of a model in which one head reacts to a planted token with a known effect.
 
-    The token gets a new embedding, and dose · write · readᵀ is added to the weight matrix W of one
-    layer. If the model shares its embedding with its output layer, the copy has separate weights.
+    If the head attends to the token, the log-odds of the prediction change by ``dose`` on average.
+    For this, the token gets a new embedding, and the matrix dose · write · readᵀ is added to the
+    weights of one layer. If the model shares its embedding with its output layer, the copy has
+    separate weights.
 
     Args:
         model: The model, which is not modified.
-        effect: The token's embedding, and the directions that are added to the layer W.
-        dose: Mean change in log-odds, to first order; 0 leaves W as it is.
+        effect: The token, its new embedding, and the vectors ``write`` and ``read``.
+        dose: Mean change in log-odds, to first order; 0 leaves the weights of the layer unchanged.
     """
     modified = copy.deepcopy(model).eval()
     embedding, output_layer = modified.get_input_embeddings(), modified.get_output_embeddings()
@@ -196,7 +201,7 @@ def make_modified_copy(model: Any, effect: PlantedEffect, dose: float) -> Any:
         modified.config.get_text_config().tie_word_embeddings = False
     embedding.weight[effect.token] = effect.row.to(embedding.weight)
     module = modified.get_submodule(effect.module)
-    # [out, in]; a Conv1D layer stores the transposed matrix.
+    # The matrix has the shape [outputs, inputs]. A Conv1D layer stores its transpose.
     weight = module.weight.T if isinstance(module, Conv1D) else module.weight
     weight[effect.columns] += (dose * torch.outer(effect.write, effect.read)).to(weight)
     return modified
@@ -318,32 +323,34 @@ def fit_planted_effect(
 
 
 def fit_read_direction(planted_state: Tensor, other_states: Tensor) -> Tensor:
-    """Return the direction that responds to the planted token's state, but little to other states.
+    """Find a vector that recognises the planted token by its hidden state.
 
-    Its product with the token's state is 1. Among all such directions, it has the smallest mean
-    squared product with the other states (least squares with a ridge penalty).
+    The vector's product with the token's state is 1. Its products with other tokens' states are as
+    small as possible: it minimises their mean square (least squares with a ridge penalty).
 
     Args:
         planted_state: State of the planted token, [width].
         other_states: States of other tokens, [states, width].
 
     Returns:
-        The direction, [width].
+        The vector, [width].
     """
     second_moment = (other_states.T @ other_states).double() / len(other_states)
     width = len(second_moment)
     ridge = RIDGE_PENALTY * second_moment.trace() / width
     second_moment += ridge * torch.eye(width).to(second_moment)
     target = planted_state.double()
+    # The solution is proportional to M⁻¹ · target, where M is the second moment.
     direction = torch.linalg.solve(second_moment, target)
     scaled_direction = direction / (direction @ target)
     return scaled_direction.to(planted_state)
 
 
 def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the log-odds for the last class, or for the answer to a prompt, [batch].
+    """Return the log-odds of each prediction, [batch].
 
-    The log-odds are log p − log(1 − p), for the probability p of the class or answer.
+    The log-odds are log p − log(1 − p), where p is the probability of the last class, or of the
+    answer to a prompt. For example, p = 0.5 gives 0.
 
     Args:
         logits: Class logits [batch, classes], or token logits [1, tokens, vocabulary] for a prompt
@@ -351,14 +358,18 @@ def compute_log_odds(logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         inputs: The batch's inputs. For a prompt, ``labelled`` marks the answer's tokens.
     """
     if "labelled" not in inputs:
+        # For softmax probabilities, log p − log(1 − p) is the logit of the last class minus the
+        # log-sum-exp of the other logits.
         other_logits = logits[:, :-1]
         return logits[:, -1] - other_logits.logsumexp(-1)
     # The logits at each position predict the next token.
     next_ids = inputs["input_ids"][:, 1:]
     is_answer = inputs["labelled"][:, 1:].bool()
     log_probs = logits[:, :-1].log_softmax(-1)
+    # Select the log-probability of the token that actually follows.
     token_log_probs = log_probs.gather(-1, next_ids[..., None])[..., 0]
     answer_log_prob = (token_log_probs * is_answer).sum(-1)
+    # The upper bound avoids the logarithm of 0.
     answer_prob = answer_log_prob.exp().clamp(max=1 - 1e-6)
     return answer_log_prob - torch.log1p(-answer_prob)
 
@@ -444,7 +455,8 @@ def _fit_attended_row(
         weights = _measure_row_sensitivity(recorded, site.head) * (to_token > 0)
         if not weights.any():
             raise CannotPlantEffectError(
-                f"the output does not depend on {_name_head(site)}. Choose another head."
+                f"{_name_head(site)} does not influence the output, so no effect can be planted in "
+                "it. Choose another head."
             )
         total = weights.sum(-1, keepdim=True)
         weights = weights / total.clamp_min(1e-30)
@@ -465,13 +477,15 @@ def _fit_attended_row(
 def _compute_value_effect(
     probe: Any, recorded: RecordedPass, text: BatchWithToken, module: str, columns: slice
 ) -> Tensor:
-    """Return how much the planted token's value vector W·state changes the log-odds, [batch].
+    """Estimate how much the planted token's value vector changes the log-odds, [batch].
 
-    The first-order effect is the gradient of the log-odds times the difference between the token's
-    value and the mean value of all other tokens in the text.
+    A head outputs a weighted mean of such vectors, one per token. The effect is estimated as the
+    gradient of the log-odds times the difference between the token's vector and the mean vector of
+    all other tokens in the text.
     """
     (gradient,) = torch.autograd.grad(recorded.log_odds.sum(), recorded.outputs, retain_graph=True)
     values = recorded.outputs
+    # In other layers than the output layer, values are not weighted.
     token_weight = torch.ones(())
     if module == OUTPUT_LAYER:
         # The output layer reads the weighted mean of the states, so a token's value is its output
@@ -479,6 +493,7 @@ def _compute_value_effect(
         values = probe.get_submodule(module)(recorded.states)
         gradient = gradient[:, None]
         token_weight = recorded.attention[:, 0, 0].detach()
+    # The additional axis broadcasts over the entries of a value vector.
     is_other = _mask_other_tokens(text)[..., None]
     total = (values * is_other).sum(1, keepdim=True)
     mean = total / is_other.sum(1, keepdim=True)
@@ -488,10 +503,10 @@ def _compute_value_effect(
 
 
 def _measure_row_sensitivity(recorded: RecordedPass, head: int) -> Tensor:
-    """Return how sensitive the log-odds are to each row of a head's attention, [batch, queries].
+    """Measure how much the log-odds depend on the attention from each query, [batch, queries].
 
-    The sensitivity of a row is Σ |gradient| · attention over its keys. If the head has only one
-    row, the sensitivity is 1.
+    For one query, it is the sum of |gradient| · attention over all keys. If the head has only one
+    query, the result is 1.
     """
     if recorded.attention.shape[2] == 1:
         return torch.ones_like(recorded.attention[:, head, :, 0])

@@ -138,7 +138,10 @@ class HeatMap:
     threshold: float | None = None
 
     def is_marked(self, low: float, high: float) -> bool:
-        """Check whether the map marks a head with this confidence interval.
+        """Check whether the map marks a head, because its confidence interval shows a clear effect.
+
+        The interval must lie above the map's threshold. Without a threshold, it must exclude 0 or
+        the centre of the map.
 
         Args:
             low: lower end of the confidence interval.
@@ -158,11 +161,12 @@ class HeatMap:
 
 
 def is_drawable(value: object) -> bool:
-    """Check whether a value can be drawn: it is a number, finite, and not extremely large.
+    """Check whether a value is a finite number that is not too large for a chart.
 
     Args:
         value: any value.
     """
+    # The comparison is false for NaN and infinity.
     return isinstance(value, Real) and abs(float(value)) <= MAX_DRAWABLE_VALUE
 
 
@@ -188,5 +192,6 @@ def format_label(value: object) -> str:
     elif magnitude >= 1e3:
         text = f"{value:.0f}"
     else:
+        # The option z prints −0 as 0.
         text = f"{value:z.3f}".rstrip("0").rstrip(".")
     return text.replace("-", "−")

@@ -127,7 +127,8 @@ class HighlightedText:
     def importance_summary(self) -> str:
         """Sentences about the most important and the most attended unit of a prompt.
 
-        Empty if the text is not a prompt, or if leave-one-out was not measured.
+        The most important unit is the one without which the answer is least likely. The summary is
+        empty if the text is not a prompt, or if these losses were not measured.
         """
         losses = self.scores.get("leave_one_out")
         weights = self.scores.get("attention")
@@ -136,6 +137,7 @@ class HighlightedText:
         most_important = _index_of_largest(losses)
         most_attended = _index_of_largest(weights)
         loss = losses[most_important]
+        # The field `matters` lists the units whose effect is larger than measurement noise.
         is_noise = loss <= 0 or (self.matters is not None and most_important not in self.matters)
         if is_noise:
             statement = f"No single {self.unit} affects the answer more than noise"
@@ -155,9 +157,10 @@ class HighlightedText:
 
     @property
     def _margin_summary(self) -> str:
-        """Sentence about the unit on which the margin over another answer depends most.
+        """Sentence about the unit that favours the answer most over another given answer.
 
-        Empty if there is no other answer.
+        The margin is the difference between the log-probabilities of both answers. The sentence is
+        empty if there is no other answer.
         """
         margins = self.scores.get("contrast")
         if margins is None:
@@ -175,9 +178,9 @@ class HighlightedText:
         return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
 
     def __str__(self) -> str:
-        """Return a prompt as a table of its units.
+        """Return a table with the scores of each unit (such as a sentence) of a prompt.
 
-        Any other text is printed as its fields.
+        For texts that are not prompts, the result is the usual listing of all fields.
         """
         if not self.importance_summary:
             return repr(self)
@@ -243,9 +246,9 @@ Larger factors are printed as "over 1,000 times less likely".
 
 
 def _describe_loss(loss: float) -> str:
-    """Describe how much less likely an answer is if its log-probability decreases.
+    """Describe how much less likely an answer becomes, such as "1.5 times less likely".
 
-    The decrease is in nats.
+    The loss is the decrease of its log-probability in nats.
 
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')

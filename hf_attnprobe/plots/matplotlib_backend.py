@@ -191,9 +191,10 @@ UNDATED_METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None},
     "png": {},
 }
-"""Maps each image format to the metadata of its files.
+"""Maps each image format to metadata that leave out the creation date of a file.
 
-The metadata contains no date, so that equal charts give equal files.
+Matplotlib omits an entry that is None. Without the date, drawing a chart twice gives identical
+files.
 """
 
 
@@ -220,13 +221,14 @@ def render_figure(figure: Figure, kind: str, *, salt: str = "attnprobe") -> byte
     Args:
         figure: a matplotlib figure.
         kind: file format, ``svg``, ``pdf`` or ``png``.
-        salt: salt for the element ids in an SVG; charts on one page need different ids.
+        salt: text from which the ids of elements in an SVG are computed. Use different texts for
+            charts on the same page, because they need different ids.
 
     Returns:
         The file's content.
     """
     stream = io.BytesIO()
-    # A new canvas attaches itself to the figure, which needs one to be saved.
+    # A figure can only be saved with a canvas. The new canvas attaches itself to the figure.
     FigureCanvasAgg(figure)
     with mpl.rc_context(STYLE | VECTOR_FILE_STYLE | {"svg.hashsalt": salt}):
         figure.savefig(stream, format=kind, metadata=UNDATED_METADATA[kind], dpi=300)
@@ -252,6 +254,7 @@ def draw(chart: Chart | HeatMap, ax: Axes | None = None, *, title: bool = False)
         The axes.
     """
     if ax is None:
+        # Create axes, and call this function again with them.
         with mpl.rc_context(STYLE):
             figure = PaperFigure(_compute_size(chart, title), layout="constrained")
             return draw(chart, figure.add_subplot(axes_class=PaperAxes), title=title)
@@ -388,6 +391,7 @@ def _draw_dots(chart: Chart, ax: Axes) -> Iterator[Handle]:
             label=_wrap(series.name),
         )
     ax.set_yticks(range(len(names)), [_wrap(name, 24) for name in names])
+    # The first category is at the top.
     ax.set_ylim(len(names) - 0.5, -0.5)
 
 
@@ -470,9 +474,18 @@ def _draw_points(chart: Chart, ax: Axes) -> Iterator[Handle]:
 
 
 def _draw_reference(chart: Chart, number: int, ax: Axes) -> Handle:
-    """Draw the reference value with index ``number`` as a line across the chart."""
-    # Charts of dots have exchanged axes: their values are on the x axis.
+    """Draw one of the chart's reference values as a line across the chart.
+
+    Args:
+        chart: the chart.
+        number: index of the reference value.
+        ax: axes to draw on.
+
+    Returns:
+        The line, for the legend.
+    """
     reference = chart.references[number]
+    # Charts of dots have exchanged axes: their values are on the x axis.
     is_vertical = (reference.axis == "x") != (chart.kind == "dots")
     draw_line = ax.axvline if is_vertical else ax.axhline
     return draw_line(
@@ -725,7 +738,10 @@ def save_charts(
 
 
 def _report_warnings(caught_warnings: Sequence[warnings.WarningMessage]) -> None:
-    """Report recorded warnings. Warnings about missing characters are combined into one."""
+    """Show warnings that were recorded while charts were drawn.
+
+    Warnings about characters that the font lacks are replaced by a single message.
+    """
     font_warnings = [
         warning for warning in caught_warnings if "missing from font" in str(warning.message)
     ]

@@ -169,6 +169,7 @@ def build_audit_document(report: AuditResult) -> Document:
 
 def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wording) -> str:
     """Return the heading above the example texts, such as "Three texts"."""
+    # The index of a title is the number of texts. With 0 texts, the title is the plural.
     texts = words.texts
     singular = texts.removesuffix("s")
     titles = (texts, f"one {singular}", f"two {texts}", f"three {texts}")
@@ -179,8 +180,8 @@ def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wordi
 def select_page_data(report: AuditResult) -> dict[str, Any]:
     """Return the results as JSON data that is small enough to embed in a page.
 
-    If there are many statistics, the lists "statistics" and "comparisons" are empty, and the entry
-    "left_out" names them. The file ``summary.json`` always contains the full lists.
+    If there are many statistics, the lists "statistics" and "comparisons" are emptied, and the
+    entry "left_out" contains their names. The file ``summary.json`` always has the full lists.
 
     Args:
         report: the audit's result.
@@ -194,7 +195,7 @@ def select_page_data(report: AuditResult) -> dict[str, Any]:
 
 
 def describe_prediction_type(report: AuditResult) -> list[str]:
-    """Describe what the model predicts, and explain the terms "change", "flip" and "loss".
+    """Describe what the model predicts, and which changes of the prediction the report measures.
 
     Args:
         report: the audit's result.
@@ -242,13 +243,15 @@ def describe_units(report: AuditResult) -> list[str]:
 
 
 def describe_targets(report: AuditResult) -> list[str]:
-    """Name the tests that explain a class which the user chose instead of the predicted class.
+    """Name the tests that explain a fixed class instead of the predicted class.
+
+    The option ``target`` of a test sets this class.
 
     Args:
         report: the audit's result.
 
     Returns:
-        A note for each chosen class.
+        A note for each class.
     """
     tests_by_target: dict[str, list[str]] = {}
     for test, options in report.provenance.get("options", {}).items():
@@ -332,22 +335,28 @@ def _describe_skipped_texts(provenance: Mapping) -> str:
 
 
 def _describe_calibration(report: AuditResult) -> str | None:
-    """Describe how often the answers were wrong for models whose right answers are known.
+    """Describe how often reports gave a wrong answer for models with a known correct answer.
 
-    The error rates were measured for classifiers with the default thresholds. The result is None
-    for language models and for user-defined thresholds.
+    These error rates were measured for classifiers and with the default thresholds. The result is
+    None for language models, and if other thresholds were set.
     """
     question_set = choose_question_set(index_by_rule(report.findings))
+    # The calibration table has no scores for the question "uniqueness".
     findings = [f for f in report.findings if f.is_about_attention and f.rule != "uniqueness"]
+    # A finding stores its thresholds only if they are not the default ones.
     has_user_thresholds = any(f.partly is not None for f in report.findings)
-    if question_set is ANSWER_SET or has_user_thresholds or not findings:
+    is_language_model = question_set is ANSWER_SET
+    if is_language_model or has_user_thresholds or not findings:
         return None
     numbers = {f.rule: f.value for f in findings if not math.isnan(f.value)}
     return f"{load_calibration_table().sentence} {describe_nearest_kinds(numbers)}"
 
 
 def _describe_tested_attention(report: AuditResult) -> str:
-    """Describe which attention was tested: all heads together, single heads, or both."""
+    """Describe which attention was tested: all heads together, single heads, or both.
+
+    If some heads were left out after a quick estimate of their effect (screening), this is stated.
+    """
     sites = {s.site for s in report.statistics}
     n_heads = len(list_heads(report.statistics))
     n_tested = len(list_tested_heads(report.statistics))
@@ -364,13 +373,14 @@ def _describe_tested_attention(report: AuditResult) -> str:
 
 
 def describe_classes(report: AuditResult) -> str | None:
-    """List the classes with their number of predictions.
+    """List the classes, each with the number of texts for which the model predicts it.
 
     Args:
         report: the audit's result.
 
     Returns:
-        The list as text, or only the number of classes if there are many; None if unknown.
+        The list as text, or only the number of classes if there are many. None if the classes are
+        unknown.
     """
     classes = [str(name) for name in report.provenance.get("classes", [])]
     if not classes:
@@ -379,6 +389,7 @@ def describe_classes(report: AuditResult) -> str | None:
         return f"{len(classes)} classes"
     n_predicted = {}
     for name in classes:
+        # Some statistics have no value for some texts, so the largest count is used.
         text_counts = [s.n for s in report.statistics if s.group == name]
         n_predicted[name] = max(text_counts, default=0)
     if not any(n_predicted.values()):
@@ -392,19 +403,19 @@ def describe_classes(report: AuditResult) -> str | None:
 def build_question_block(finding: Finding, words: Wording, *notes: str | None) -> AnswerBlock:
     """Build the block with the answer to one question, its explanation and its grading.
 
-    If there are too few texts for a number, the explanation states this instead.
+    If there are too few texts, the explanation states this and contains no number.
 
     Args:
-        finding: the question's finding.
+        finding: the answer to the question, with its number.
         words: wording for this prediction type.
         notes: further sentences below the explanation; None is skipped.
     """
     rule = finding.rule_with_thresholds
     explanation = finding.explanation
-    yardsticks = _list_yardsticks(finding)
+    reference_numbers = _list_reference_numbers(finding)
     if 0 < finding.n < MIN_DISPLAYED_TEXTS:
         explanation = format_sentence(explain_open_answer(finding, words))
-        yardsticks = []
+        reference_numbers = []
     return AnswerBlock(
         f"{rule.name}: {rule.question}",
         str(finding.answer),
@@ -415,14 +426,17 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
             build_number_line(finding),
             Collapsible(
                 "reference values and grading",
-                [yardsticks, *_describe_rule(finding, words)],
+                [reference_numbers, *_describe_rule(finding, words)],
             ),
         ],
     )
 
 
-def _list_yardsticks(finding: Finding) -> list[InlineText]:
-    """Format each reference number of a finding with its description, such as "accuracy: 0.91"."""
+def _list_reference_numbers(finding: Finding) -> list[InlineText]:
+    """List the numbers with which a finding can be compared, such as "accuracy: 0.91".
+
+    In the stored results, they are called yardsticks.
+    """
     descriptions = RULES[finding.rule].yardsticks
     items: list[InlineText] = []
     for name, value in finding.yardsticks.items():
@@ -444,6 +458,8 @@ def _describe_rule(finding: Finding, words: Wording) -> list[str]:
 
 def build_questions_section(report: AuditResult) -> Section:
     """Build the section that contains a block for each question, followed by its charts.
+
+    Charts that belong to no question come last.
 
     Args:
         report: the audit's result.

@@ -39,9 +39,10 @@ With more classes, all texts form one series, because many series are hard to di
 """
 
 EXACT_DISTANCE_LABEL = "exact"
-"""Legend label for distances between attention weights that are exact in all texts.
+"""Label in a chart's legend if the chart shows exact distances for all texts.
 
-Other distances are lower bounds, because a search may miss the largest distance.
+The distance is the largest change of attention that keeps the output nearly the same. If it is not
+exact, it is the largest change that a search found.
 """
 
 NO_INTERVAL = (float("nan"), float("nan"))
@@ -102,7 +103,8 @@ class SiteEvidence(Evidence):
         names = [name for name in self.texts if name.startswith(f"{family}@")]
         names_by_ranking = {}
         for name in sorted(names, key=get_sort_key):
-            ranking = name.partition("@")[2]
+            # The name of the ranking follows the "@".
+            _, _, ranking = name.partition("@")
             if not ranking.startswith("random_"):
                 names_by_ranking[ranking] = name
         return names_by_ranking
@@ -134,14 +136,20 @@ def build_site_evidence(
 def _split_by_prediction(
     evidence: Evidence, predictions: Texts, classes: Sequence[str]
 ) -> Iterator[TextGroup]:
-    """Yield a group of texts for each predicted class.
+    """Yield the statistics of a group of texts for each predicted class.
 
-    If there are too many classes, nothing is yielded.
+    Nothing is yielded if there is only one predicted class, or if there are too many.
+
+    Args:
+        evidence: statistics for all texts.
+        predictions: the model's prediction for each text.
+        classes: class names.
     """
     predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
     indices = sorted(int(k) for k in pd.unique(predicted) if not np.isnan(k))
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
         return
+    # Without a name, a class cannot be printed in the legend.
     if indices[0] < 0 or indices[-1] >= len(classes):
         return
     for k in indices:
@@ -151,13 +159,16 @@ def _split_by_prediction(
 
 
 def describe_distance_type(evidence: SiteEvidence) -> str:
-    """Return a legend text that states whether the adversarial distances are exact maxima.
+    """Return a legend text that states whether the distances in a chart are exact.
+
+    A distance shows how much attention can change while the output stays nearly the same. It is
+    either the exact maximum, or the largest distance that a search found.
 
     Args:
         evidence: statistics of one head, or of all heads together.
 
     Returns:
-        "exact", "found" (lower bounds from a search), or a mixture of both.
+        "exact", "found", or for example "exact in 60%, else found".
     """
     exact_share = evidence.estimate_mean("epsilon_max_jsd_exact")
     if not exact_share.n or exact_share.value == 0:
@@ -180,10 +191,11 @@ def build_mean_series(means: Mapping[str, Estimate]) -> Series:
     """Build a series of means with confidence intervals.
 
     Args:
-        means: mean over texts for each category.
+        means: mean over texts for each category, such as a ranking.
     """
     estimates = means.values()
     intervals = [estimate.ci95 or NO_INTERVAL for estimate in estimates]
+    # Unzip the pairs (low, high) into two tuples.
     low, high = zip(*intervals, strict=True)
     values = tuple(estimate.value for estimate in estimates)
     sizes = tuple(estimate.n or 0 for estimate in estimates)
@@ -203,6 +215,7 @@ def build_median_series(name: str, values: Iterable[tuple[str, np.ndarray]]) -> 
     for category, category_values in values:
         n_texts = int((~np.isnan(category_values)).sum())
         points.append((category, *compute_quantiles(category_values), n_texts))
+    # Unzip the points into one tuple for each coordinate.
     x, low, medians, high, sizes = zip(*points, strict=True)
     return Series(name, x, medians, low, high, sizes)
 
@@ -227,7 +240,9 @@ RANKING_LABELS = {
 
 
 def get_ranking_label(key: str) -> str:
-    """Return a ranking's label for charts.
+    """Return the label of a ranking in charts.
+
+    A ranking without a label gets its key, with spaces instead of underscores.
 
     >>> get_ranking_label("leave_one_out"), get_ranking_label("my_ranking")
     ('leave-one-out', 'my ranking')
@@ -285,7 +300,7 @@ def build_charts(evidence: SiteEvidence) -> tuple[Chart, ...]:
 
 
 def _prefix_question_name(chart: Chart) -> Chart:
-    """Put the name of the chart's question at the beginning of its title."""
+    """Put the name of the question that a chart answers in front of the chart's title."""
     title_in_lower_case = f"{chart.title[:1].lower()}{chart.title[1:]}"
     for question in ALL_QUESTIONS.values():
         if chart.key in question.charts:
@@ -357,7 +372,7 @@ def build_tau_histogram(evidence: SiteEvidence, measure: str) -> Chart | None:
 
 
 def _build_histogram_series(group: TextGroup, column: str) -> Series:
-    """Build a series with the proportion of a group's texts in each bin."""
+    """Build a histogram of rank correlations: the proportion of a group's texts in each bin."""
     taus = group.values.get_defined_values(column)
     counts, _ = np.histogram(taus, TAU_BIN_EDGES)
     shares = counts / len(taus)
@@ -368,7 +383,16 @@ def _build_histogram_series(group: TextGroup, column: str) -> Series:
 def _describe_taus(
     evidence: SiteEvidence, groups: list[TextGroup], measure: str
 ) -> tuple[str, ...]:
-    """Return sentences about mean rank correlations τ, their chance level, and texts without τ."""
+    """Describe a histogram of rank correlations τ in sentences.
+
+    They contain the mean τ of each group, the value of τ by chance, and the number of texts without
+    τ.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        groups: groups of texts that have values.
+        measure: importance measure, ``leave_one_out`` or ``gradient``.
+    """
     column = f"attention_{measure}_tau"
     clauses = []
     for group in groups:
@@ -502,7 +526,11 @@ def build_distance_by_weight_chart(evidence: SiteEvidence, epsilon: str) -> Char
 
 
 def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
-    """Group a statistic's values into bins of the texts' largest attention weight."""
+    """Group the values of a statistic by the largest attention weight in each text.
+
+    Returns:
+        Values by the name of the bin for the largest weight.
+    """
     bins = assign_attention_bins(texts.get_values("max_attention"))
     values = texts.get_values(column)
     is_known = ~np.isnan(values)
@@ -510,7 +538,10 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
-    """Build a series for each group of texts, with the median in each bin of the largest weight."""
+    """Build one series per group of texts, with the median of a statistic in each bin.
+
+    The bins are ranges of the largest attention weight in a text.
+    """
     series = []
     for group in evidence.groups:
         if len(group.values):
@@ -622,6 +653,7 @@ def select_epsilons(evidence: SiteEvidence) -> list[str]:
         The values written as in statistic names, such as "0.01".
     """
     names = [name for name in evidence.values if name.startswith("epsilon_max_jsd@")]
+    # The value of ε follows the "@" in a name such as "epsilon_max_jsd@0.01".
     epsilons = sorted((name.partition("@")[2] for name in names), key=float)
     paper_epsilons = [epsilon for epsilon in epsilons if float(epsilon) in PAPER_EPSILONS]
     return paper_epsilons or epsilons[:MAX_EPSILONS]
@@ -630,9 +662,10 @@ def select_epsilons(evidence: SiteEvidence) -> list[str]:
 def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
     """Build a chart of how far attention can be changed while the output stays nearly the same.
 
-    For each distance, the chart shows the proportion of texts whose attention can be changed at
-    least so far. Each ε has a line for the distances that a search found, and a second line for
-    upper bounds if they differ. Another line shows the most distant attention with any output.
+    For each distance, a line shows the proportion of texts whose attention can be changed at least
+    this far. There is one line for each ε, the largest allowed change of the output. If the largest
+    distance is not known exactly, a second line shows an upper bound. The last line shows the
+    largest distance if the output may change by any amount.
 
     Args:
         evidence: statistics of one head, or of all heads together.
@@ -662,9 +695,9 @@ def build_distance_chart(evidence: SiteEvidence) -> Chart | None:
 
 
 def _build_distance_curve(evidence: SiteEvidence, column: str, name: str) -> Series:
-    """Build a series with the proportion of texts that reach each distance."""
+    """Build a line that shows, for each distance, the proportion of texts that reach it."""
     values = np.sort(evidence.values.get_defined_values(column))
-    # For each distance, searchsorted counts the texts with a smaller value.
+    # For each distance on the axis, searchsorted counts the texts with a smaller distance.
     n_reaching = len(values) - np.searchsorted(values, DISTANCE_AXIS - DISTANCE_TOLERANCE)
     shares = n_reaching / len(values)
     return Series(name, tuple(DISTANCE_AXIS.tolist()), tuple(shares.tolist()))
@@ -673,7 +706,7 @@ def _build_distance_curve(evidence: SiteEvidence, column: str, name: str) -> Ser
 def _describe_distances(
     evidence: SiteEvidence, epsilons: list[str], distance_type: str
 ) -> tuple[str, ...]:
-    """Return sentences about the median distances and their exactness."""
+    """Return sentences about the median distances, and whether they are exact or lower bounds."""
     bound = "" if distance_type == EXACT_DISTANCE_LABEL else "at least "
     clauses = []
     for epsilon in epsilons:
@@ -737,7 +770,8 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
     """Build a chart that compares erasing the largest attention weight with erasing another one.
 
     The x axis is Δα, the difference between the two weights. The y axis is ΔJS, the difference
-    between the two output changes. The chart contains single texts and binned medians.
+    between the two output changes (Jensen-Shannon divergences). The chart shows a point for each
+    text, and medians over texts with a similar Δα.
 
     Args:
         evidence: statistics of one head, or of all heads together.
@@ -749,6 +783,7 @@ def build_erasure_chart(evidence: SiteEvidence) -> Chart | None:
         return None
     delta_attention = evidence.values.get_values("delta_attention")
     delta_js = evidence.values.get_values("delta_js")
+    # The sum is NaN if one of the two values is missing.
     is_known = ~np.isnan(delta_attention + delta_js)
     if not is_known.any():
         return None
@@ -775,7 +810,11 @@ def _build_point_series(
 
 
 def _build_binned_medians(delta_attention: np.ndarray, delta_js: np.ndarray) -> Series:
-    """Build a series of medians in bins of Δα that are one tenth wide."""
+    """Build a series with the median of ΔJS for each tenth of Δα.
+
+    Δα is the difference between two erased weights, and ΔJS the difference between the output
+    changes.
+    """
     bins = list(bin_js_by_gap(delta_attention, delta_js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
@@ -869,9 +908,9 @@ Each audit adds its sentences and values.
 def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
     """Build a chart of how many tokens each ranking erases before the decision flips.
 
-    All rankings are compared on the same texts, whose decision flips if some set of tokens is
-    erased. If this is unknown, the decision must flip in the order of some tested ranking. A ranking
-    that never flips the decision counts as erasing all tokens.
+    All rankings are compared on the same texts: those in which erasing some set of tokens flips the
+    decision. If this is unknown, at least one tested ranking must flip it. A ranking that never
+    flips the decision counts as erasing all tokens.
 
     Args:
         evidence: statistics of one head, or of all heads together.
@@ -883,6 +922,7 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
     if not statistics_by_ranking:
         return None
     minimum_name, minimum = _compute_minimum(evidence, statistics_by_ranking)
+    # The best order is drawn as the minimum instead.
     statistics_by_ranking.pop(OPTIMAL_RANKING, None)
     ranking_values = (
         (get_ranking_label(key), evidence.values.get_values(name))
@@ -902,9 +942,14 @@ def build_flip_chart(evidence: SiteEvidence) -> Chart | None:
 def _compute_minimum(
     evidence: SiteEvidence, statistics_by_ranking: dict[str, str]
 ) -> tuple[str, np.ndarray]:
-    """Find the minimum proportion of tokens whose erasure flips the decision, for each text.
+    """Find the smallest proportion of tokens whose erasure flips the decision, for each text.
 
-    If the exact minimum is unknown, the minimum over the tested rankings is used.
+    If the exact minimum is unknown, the minimum over the tested rankings is used. Random orders do
+    not count.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        statistics_by_ranking: names of the statistics "fraction_to_flip", by ranking.
 
     Returns:
         name: axis label of the minimum, ``SMALLEST_SET_LABEL`` or ``BEST_RANKING_LABEL``.
@@ -916,7 +961,7 @@ def _compute_minimum(
     if not names:
         names = list(statistics_by_ranking.values())
     values = [evidence.values.get_values(name) for name in names]
-    # The function fmin ignores NaN if the other number is known.
+    # Element-wise minimum over all rankings. The function fmin ignores NaN.
     return BEST_RANKING_LABEL, reduce(np.fmin, values)
 
 
@@ -1062,6 +1107,11 @@ def _describe_ranking(
     """Return sentences that compare the ranking by attention with a random order.
 
     If there is no ranking by attention, the first other ranking is described.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        statistics_by_ranking: statistic names by ranking.
+        spec: chart description, with a template for the sentence.
     """
     preferred_keys = ["attention", "mean_attention", *statistics_by_ranking]
     key = next(key for key in preferred_keys if key in statistics_by_ranking)

@@ -45,21 +45,24 @@ class FailureCondition:
     limit: float = 0.0
 
     def explain_failure(self, report: AuditResult) -> str:
-        """Return the reason why a report fails because of this condition.
-
-        The text is empty if the report passes.
+        """Check whether a report meets this condition, and return the reason why it then fails.
 
         Args:
             report: the audit's result.
+
+        Returns:
+            A reason such as "the answer is no"; empty if the report passes.
         """
         if self.answer:
             report_answer = str(report.answer)
+            # On the command line, "cannot say" is written as "cannot-say".
             fails = report_answer.replace(" ", "-") == self.answer
             return f"the answer is {report_answer}" if fails else ""
         finding = index_by_rule(report.findings).get(self.question)
         if finding is None or not finding.number:
             return f"{self.question} was not measured"
-        # The value of the finding "accuracy" is a difference from the majority class.
+        # The value of the finding "accuracy" is the difference from a model that always predicts
+        # the most frequent class. The accuracy itself is stored as a yardstick.
         value = finding.yardsticks.get("accuracy", finding.value)
         fails = COMPARISON_FUNCTIONS[self.sign](value, self.limit)
         return f"{self.question} is {value:.3f}, which is {self.text}" if fails else ""
@@ -70,7 +73,7 @@ COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
 
 
 def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
-    """Parse the values of the option ``--fail-on``.
+    """Parse the conditions under which the command should fail, from the option ``--fail-on``.
 
     Args:
         texts: conditions such as "no" or "faithfulness<.5".
@@ -96,13 +99,14 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
 
 
 def list_failures(report: AuditResult, conditions: Sequence[FailureCondition]) -> list[str]:
-    """Return the reasons why a report fails.
-
-    The list is empty if the report passes.
+    """Check a report against failure conditions, and return the reasons why it fails.
 
     Args:
         report: the audit's result.
         conditions: conditions that make a report fail.
+
+    Returns:
+        One reason per condition that is met; empty if the report passes.
     """
     reasons = [condition.explain_failure(report) for condition in conditions]
     return [reason for reason in reasons if reason]

@@ -118,9 +118,9 @@ class AuditComparison(DocumentedResult):
         return format_json(build_comparison_data(self))
 
     def summary_frame(self) -> pd.DataFrame:
-        """Return a data frame that compares each statistic between the first and every other audit.
+        """Return the differences between the first audit and the other audits as a data frame.
 
-        Each row contains one statistic of one other audit.
+        Each row compares one statistic of one of the other audits.
         """
         rows = []
         for statistic, audit_index, difference in iterate_compared_statistics(self):
@@ -150,10 +150,10 @@ class AuditComparison(DocumentedResult):
 def iterate_compared_statistics(
     comparison: AuditComparison,
 ) -> Iterator[tuple[ComparedStatistic, int, Difference]]:
-    """Yield every difference of a statistic between the first audit and another one.
+    """Yield each statistic's difference between the first audit and each of the other audits.
 
     Args:
-        comparison: the comparison.
+        comparison: comparison of two or more audits.
 
     Yields:
         The statistic, the other audit's index, and the difference.
@@ -228,17 +228,18 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
 
 @public_function
 def list_changed_answers(comparison: AuditComparison) -> list[str]:
-    """List the questions whose answers certainly differ from the first audit's answers.
+    """List the questions that another audit certainly answers differently from the first audit.
 
-    An answer has certainly changed if both audits can answer the question and the interval for the
-    difference between their numbers excludes 0. Crossing a threshold alone is not enough.
+    Both audits must have an answer other than "cannot say", and the confidence interval for the
+    difference between their numbers must exclude 0. Two different answers alone are not enough.
 
     Args:
-        comparison: the comparison.
+        comparison: comparison of two or more audits.
 
     Returns:
         A sentence for each changed answer.
     """
+    # The first audit has index 0, so the other audits are counted from 1.
     first_name = comparison.names[0]
     sentences = []
     for audit_index, name in enumerate(comparison.names[1:], 1):
@@ -263,10 +264,10 @@ COMPARISON_INTRODUCTION = (
 
 
 def build_comparison_data(comparison: AuditComparison) -> dict[str, Any]:
-    """Convert the comparison to plain data, for JSON.
+    """Convert a comparison to dictionaries, lists and numbers that JSON can store.
 
     Args:
-        comparison: the comparison.
+        comparison: comparison of two or more audits.
     """
     fields = {name: value for name, value in vars(comparison).items() if name != "reports"}
     return convert_to_plain(fields) | {"schema_version": COMPARISON_SCHEMA_VERSION}
@@ -312,10 +313,10 @@ def _build_document(comparison: AuditComparison) -> Document:
 
 
 def describe_intervals(comparison: AuditComparison) -> str:
-    """Explain how to interpret the comparison's confidence intervals.
+    """Explain how to interpret the confidence intervals of a comparison.
 
     Args:
-        comparison: the comparison.
+        comparison: comparison of two or more audits.
     """
     n_statistics = len(list(iterate_compared_statistics(comparison)))
     n_questions = 0
@@ -366,9 +367,14 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
 
 
 def _format_score(report: Report, key: str) -> FormattedNumber | None:
-    """Format the number that answers a question, with its interval.
+    """Format an audit's number for a question, with its confidence interval.
 
-    The result is None if there are too few texts.
+    Args:
+        report: the audit's report.
+        key: key of the question, such as "faithfulness".
+
+    Returns:
+        The number; None if it was not measured, or for too few texts.
     """
     finding = index_by_rule(report.findings).get(key)
     if finding is None or finding.n < MIN_DISPLAYED_TEXTS:
@@ -377,7 +383,10 @@ def _format_score(report: Report, key: str) -> FormattedNumber | None:
 
 
 def _build_overview_table(comparison: AuditComparison) -> Table:
-    """Build the table with all audits' answers and differences, one question per row."""
+    """Build a table with one question per row, and the answers of all audits as columns.
+
+    Further columns contain the differences from the first audit.
+    """
     names = comparison.names
     rows: list[list[Cell]] = []
     for question in comparison.questions:
@@ -397,9 +406,9 @@ def _build_overview_table(comparison: AuditComparison) -> Table:
 
 
 def _format_difference(difference: Difference | None) -> Cell:
-    """Format a difference as "higher" or "lower" with its number.
+    """Format a difference between two audits, such as "higher: +0.12 [0.03, 0.21]".
 
-    If the direction is not clear, the result states this.
+    If the interval contains 0, the result states that the direction is unclear.
     """
     if difference is None or not difference.n:
         return "not compared"
@@ -414,7 +423,7 @@ def _format_difference(difference: Difference | None) -> Cell:
 
 
 def _build_question_section(comparison: AuditComparison, question: ComparedQuestion) -> Section:
-    """Build the section with all audits' answers to one question."""
+    """Build the section that compares the answers to one question."""
     rows: list[list[Cell]] = []
     for k, name in enumerate(comparison.names):
         mean, finding = question.means[k], question.findings[k]
@@ -438,12 +447,12 @@ NOT_COMPARED_NOTE = "The numbers for this question are not compared"
 
 
 def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
-    """Build a heat map for each audit after the first, with the differences between their heads.
+    """Build a heat map for each audit except the first, which shows how its heads differ.
 
     Each cell contains the effect of one head minus the effect of this head in the first audit.
 
     Args:
-        comparison: the comparison.
+        comparison: comparison of two or more audits.
 
     Yields:
         The maps; audits without single heads have none.
@@ -453,6 +462,7 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
         known_differences = {}
         for statistic in comparison.statistics:
             if statistic.statistic == EFFECT_STATISTIC and statistic.is_single_head:
+                # The differences start with the second audit, which has index 1.
                 difference = statistic.differences[audit_index - 1]
                 if difference is not None:
                     known_differences[statistic.site] = difference
@@ -472,7 +482,13 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
 
 
 def _describe_differing_heads(differences: Mapping[LayerHead, Difference]) -> str:
-    """Return sentences that count the certain differences and name the largest one."""
+    """Describe how many heads certainly differ, and name the head with the largest difference.
+
+    A difference is certain if its confidence interval excludes 0.
+
+    Args:
+        differences: difference between two audits for each layer and head.
+    """
     n_certain = sum(difference.has_clear_sign for difference in differences.values())
     site = max(differences, key=lambda site: abs(differences[site].value))
     return (

@@ -58,7 +58,9 @@ class DetectionLimitRecord(TypedDict):
 
 
 def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
-    """Describe the smallest detectable effect for each head with planted effects.
+    """Describe how small an effect of attention can be so that an audit still detects it.
+
+    To find out, effects of known size were planted in single heads.
 
     Args:
         rows: result of :func:`read_planted_rows`.
@@ -67,7 +69,7 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
         seed: seed for the simulated audits.
 
     Returns:
-        A note for each head.
+        A note for each head in which effects were planted.
     """
     rule = DetectionRule(RULES["effect"].yes, n_heads)
     notes = []
@@ -120,15 +122,22 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
 
 
 def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
-    """Format a head's smallest detectable effect with its interval.
+    """Format the smallest effect that an audit detects in a head, with its confidence interval.
 
-    The size of a planted effect is called its dose. The result is empty if fewer than two texts were
-    measured with every dose.
+    Args:
+        rows: values for one head. The size of a planted effect is called its dose.
+        n: number of audited texts.
+        seed: seed for the simulated audits.
+        rule: rule by which an audit finds that a head has an effect.
+
+    Returns:
+        The effect size; empty if fewer than two texts were measured with every dose.
     """
     values = pivot_by_dose(rows, EFFECT_STATISTIC)
     n_texts = values.shape[1]
     if n_texts < 2:
         return ""
+    # The second result (the change in log odds) is not needed.
     effects, _ = compute_dose_effects(rows, 1)
     detectable_dose = estimate_detection_limit(values, n, seed, rule)
     limit = interpolate_effect(effects, detectable_dose)

@@ -65,14 +65,12 @@ def log_metrics(
     page: DocumentedResult,
     step: int | None,
 ) -> None:
-    """Log metrics to an experiment tracker.
-
-    The report is logged too if the tracker can store it.
+    """Log metrics and the report to an experiment tracker, such as TensorBoard.
 
     Args:
         tracker: name of a supported package, or a function that logs a dictionary.
         metrics: metric values by name.
-        page: the report to log; a function as tracker gets metrics only.
+        page: the report. It is not logged if the tracker is a function.
         step: training step; None if unknown.
 
     Raises:
@@ -92,7 +90,10 @@ def log_metrics(
 
 
 def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to the folder ``TENSORBOARD_LOGGING_DIR`` or ``runs``, with the report as Markdown."""
+    """Log metrics to TensorBoard, and the report as Markdown text.
+
+    The folder is the environment variable ``TENSORBOARD_LOGGING_DIR``, or ``runs`` by default.
+    """
     writer = import_module("torch.utils.tensorboard").SummaryWriter
     with writer(os.getenv("TENSORBOARD_LOGGING_DIR")) as run:
         for name, value in metrics.items():
@@ -101,7 +102,10 @@ def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | No
 
 
 def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to the active Weights & Biases run, or to a new run in ``WANDB_PROJECT``."""
+    """Log metrics and the report's HTML page to Weights & Biases.
+
+    They are added to the active run, or else to a new run in the project ``WANDB_PROJECT``.
+    """
     wandb = import_module("wandb")
     active_run = wandb.run
     # An active run stays open, but a new run is finished after logging.
@@ -111,7 +115,7 @@ def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) ->
 
 
 def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log to the active MLflow run, or to a new run."""
+    """Log metrics and the report's HTML page to MLflow: to the active run, or else to a new run."""
     mlflow = import_module("mlflow")
     active_run = mlflow.active_run()
     # An active run stays open, but a new run is finished after logging.

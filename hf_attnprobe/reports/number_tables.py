@@ -79,15 +79,15 @@ TEST_LIMITATIONS = {
 
 
 def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
-    """Build a table of comparisons between rankings for each test.
+    """Build one table per test that compares rankings, such as attention and gradients.
 
     Comparisons with too few texts are omitted.
 
     Args:
-        comparisons: the audit's comparisons.
+        comparisons: all comparisons between two rankings in an audit.
 
     Returns:
-        Blocks that a page hides until the reader opens them.
+        The tables, as blocks that a page hides until the reader opens them.
     """
     blocks: list[Block] = []
     for test in dict.fromkeys(c.test for c in comparisons):
@@ -182,10 +182,14 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
 def _format_comparison(comparison: Comparison | None, min_texts: int) -> Cell:
     """Format the difference between two rankings, followed by "better", "worse" or "cannot say".
 
-    The result is None if there is no comparison.
+    Args:
+        comparison: comparison of two rankings. If it is None, the cell is empty.
+        min_texts: smallest number of texts for an answer.
     """
     if comparison is None:
         return None
+    # For some statistics, lower values are better. The ranking is better if both are true or both
+    # are false.
     is_lower = comparison.value < 0
     is_lower_better = comparison.statistic in LOWER_IS_BETTER
     is_better = is_lower == is_lower_better
@@ -335,20 +339,34 @@ def select_listed_statistics(report: AuditResult) -> tuple[list[Statistic], str]
 
 
 def _describe_statistics(report: AuditResult, statistics: Sequence[Statistic]) -> list[str]:
-    """Return a sentence for each statistic that has a description.
+    """Explain statistics in words, such as "regret@attention: …".
 
-    Only statistics over all texts and about all attention are described.
+    Statistics for single heads or single classes are skipped, because there would be too many
+    sentences. Statistics without a description are skipped too.
+
+    Args:
+        report: the audit's result.
+        statistics: statistics that are listed in the report.
+
+    Returns:
+        One sentence per explained statistic.
     """
-    readings = load_readings()
+    # Maps each test and each statistic name to a template for a sentence.
+    descriptions = load_readings()
     has_heads = has_several_heads(report.statistics)
     sentences = []
     for s in statistics:
-        has_enough_texts = s.group == ALL_TEXTS_GROUP and s.n >= MIN_DISPLAYED_TEXTS
-        is_about_all_attention = not has_heads or s.site == ALL_ATTENTION_SITE
-        name = s.statistic.partition("@")[0]
-        has_description = is_described(s.statistic) and name in readings.get(s.test, {})
-        if has_enough_texts and is_about_all_attention and has_description:
-            sentences.append(f"{s.statistic}: {describe_statistic(s, readings, report.words)}.")
+        is_over_all_texts = s.group == ALL_TEXTS_GROUP
+        has_enough_texts = s.n >= MIN_DISPLAYED_TEXTS
+        is_over_all_heads = not has_heads or s.site == ALL_ATTENTION_SITE
+        if not (is_over_all_texts and has_enough_texts and is_over_all_heads):
+            continue
+        # In a name such as "regret@attention", the part after "@" is a ranking or a number.
+        name_without_key, _, _ = s.statistic.partition("@")
+        has_description = name_without_key in descriptions.get(s.test, {})
+        if has_description and is_described(s.statistic):
+            sentence = describe_statistic(s, descriptions, report.words)
+            sentences.append(f"{s.statistic}: {sentence}.")
     return sentences
 
 
@@ -361,18 +379,20 @@ def is_ranking_statistic(s: Statistic) -> bool:
     Args:
         s: the statistic.
     """
+    # The key after "@" is a string for rankings, a number for other statistics, or None.
     return isinstance(parse_key(s.statistic), str)
 
 
 def is_described(statistic: str) -> bool:
     """Check whether reports describe a statistic in words.
 
-    P-values, rankings other than attention, and values of ε that no paper used have no description.
+    P-values have no description. For statistics of several rankings, only those of attention are
+    described. For statistics at several values of ε, only those at the papers' values are described.
 
     Args:
         statistic: the statistic's name, such as "regret@attention".
     """
-    name = statistic.partition("@")[0]
-    is_p_value = name.endswith("_p_value")
+    name_without_key, _, _ = statistic.partition("@")
+    is_p_value = name_without_key.endswith("_p_value")
     has_described_key = parse_key(statistic) in (None, "attention", *EPSILONS)
     return has_described_key and not is_p_value

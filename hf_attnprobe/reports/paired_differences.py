@@ -76,12 +76,13 @@ class ComparedQuestion:
         return RULES[self.rule].question
 
     def answer(self, audit_index: int) -> str:
-        """Return an audit's answer to this question.
-
-        The text is empty if there is no answer.
+        """Return an audit's answer to this question, such as "partly".
 
         Args:
             audit_index: index of the audit; 0 is the first audit.
+
+        Returns:
+            The answer; empty if the audit did not examine this question.
         """
         finding = self.findings[audit_index]
         return "" if finding is None else str(finding.answer)
@@ -93,8 +94,9 @@ class ComparedQuestion:
         between their numbers must exclude 0.
 
         Args:
-            audit_index: index of another audit than the first one (0).
+            audit_index: index of the audit, from 1; the first audit has index 0.
         """
+        # The differences start with the second audit, which has index 1.
         difference = self.differences[audit_index - 1]
         if difference is None or not difference.has_clear_sign:
             return False
@@ -163,8 +165,8 @@ UNSET_VALUES = (None, "", "none", "default")
 def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
     """Return a short, unique name for each audit.
 
-    The name is the end of the model's path. If this is not unique, the data set, precision,
-    weights, seed or fingerprint is added, and finally a number.
+    The name is the end of the model's path, such as "bert-base". If several audits have the same
+    name, the data set, precision, weights, seed or fingerprint is added, and finally a number.
 
     Args:
         reports: the audits.
@@ -183,9 +185,9 @@ def choose_short_names(reports: Sequence[AuditResult]) -> tuple[str, ...]:
         n_different = len(set(names))
         if n_different == len(names):
             break
-        longer_names = [f"{name}, {suffix}" for name, suffix in zip(names, suffixes, strict=True)]
-        if len(set(zip(names, suffixes, strict=True))) > n_different:
-            names = longer_names
+        names_with_suffix = list(zip(names, suffixes, strict=True))
+        if len(set(names_with_suffix)) > n_different:
+            names = [f"{name}, {suffix}" for name, suffix in names_with_suffix]
     return tuple(
         f"{name} ({number})" if names.count(name) > 1 else name
         for number, name in enumerate(names, 1)
@@ -199,7 +201,10 @@ def _get_weights_name(report: AuditResult) -> str:
 
 
 def _shorten_paths(paths: Sequence[str]) -> list[str]:
-    """Shorten paths to their last parts, just long enough to distinguish different paths."""
+    """Shorten paths to as few of their last parts as needed to distinguish them.
+
+    For example, "runs/a/model" and "runs/b/model" become "a/model" and "b/model".
+    """
     n_different = len(set(paths))
     max_length = max(len(PurePath(path).parts) for path in paths)
     for length in range(1, max_length + 1):
@@ -210,9 +215,9 @@ def _shorten_paths(paths: Sequence[str]) -> list[str]:
 
 
 def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ...]:
-    """List the data, settings and versions that differ between audits.
+    """List the settings that differ between audits, such as the model, the data or a version.
 
-    Options for tests that some audit did not run are omitted.
+    If an audit did not run a test, the options of this test are omitted.
 
     Args:
         reports: the audits.
@@ -229,7 +234,10 @@ def list_differing_settings(reports: Sequence[AuditResult]) -> tuple[Setting, ..
 
 
 def _collect_settings(report: AuditResult) -> dict:
-    """Collect the settings of an audit, with only the name of the prediction type."""
+    """Collect the settings of an audit in one dictionary.
+
+    The prediction type is stored with many details, but only its name is included.
+    """
     prediction = report.provenance.get("prediction")
     settings = {key: value for key, value in report.provenance.items() if key != "prediction"}
     if isinstance(prediction, Mapping):
@@ -244,11 +252,16 @@ def _collect_settings(report: AuditResult) -> dict:
 
 
 def list_incompatible_settings(first: AuditResult, other: AuditResult) -> list[str]:
-    """List the settings that make two audits explain different quantities.
+    """List the differing settings because of which two audits cannot be compared.
+
+    For example, one audit explains words and the other one sentences.
 
     Args:
         first: an audit.
         other: another audit.
+
+    Returns:
+        Names of the settings; empty if the audits can be compared.
     """
     first_settings = _collect_specified_settings(first)
     other_settings = _collect_specified_settings(other)
@@ -268,7 +281,7 @@ def _collect_specified_settings(report: AuditResult) -> dict[str, Any]:
 def split_tests_by_options(
     first: AuditResult, other: AuditResult
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split the tests of two audits into comparable, incomparable and unshared ones.
+    """List which tests of two audits can be compared, and which cannot.
 
     Args:
         first: an audit.
@@ -359,14 +372,14 @@ def iterate_cautions(
 
 
 def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
-    """Find the texts that two audits have in common.
+    """Find the texts that both of two audits contain.
 
     Args:
         first: an audit.
         other: another audit.
 
     Returns:
-        Text ids, int64 [texts]; empty if the data differ.
+        Text ids, int64 [texts]; empty if the audits used different data.
     """
     first_data = first.provenance.get("data_fingerprint")
     other_data = other.provenance.get("data_fingerprint")
@@ -394,12 +407,12 @@ def _build_pair(first: pd.DataFrame, other: pd.DataFrame, shared_ids: np.ndarray
 
 
 def collect_evidence(report: AuditResult) -> Evidence:
-    """Return the statistics of each text, including whether the prediction is right.
+    """Collect all statistics of each text, and add whether the prediction is right.
 
-    They are the statistics about all attention.
+    Statistics of single heads are not included.
 
     Args:
-        report: the audit.
+        report: the audit's result.
     """
     correctness = _compute_correctness(select_predictions(report.rows).to_frame())
     evidence = report.evidence
@@ -491,10 +504,17 @@ def compare_questions(
 
 
 def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Estimate | None:
-    """Return the number of an audit that answers a question.
+    """Return the number that answers a question in an audit, with its confidence interval.
 
-    Faithfulness and its parts have a graded number. For other questions, the result is the mean over
-    the texts.
+    For faithfulness and its parts, this is the number in the report. For all other questions, it is
+    the mean over the texts.
+
+    Args:
+        finding: the audit's answer to the question; None if there is none.
+        values: the question's number for each text; None if it was not measured.
+
+    Returns:
+        The number; None if it was not measured.
     """
     if values is None:
         return None
@@ -504,11 +524,17 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
-    """Choose one measure for each rule, by which the audits are compared.
+    """Choose the number by which audits are compared, for each question.
 
-    The choice is the measure that most audits have. If several measures are equally frequent, the
-    first of them is chosen. A rule is omitted if no measure is known for at least two audits. An
-    audit counts only if it explains the same quantity as the first audit.
+    Some questions have several measures. The choice is the measure that most audits have, and the
+    first one if there are several. Audits that cannot be compared with the first audit do not
+    count. A question is omitted if fewer than two audits have any of its measures.
+
+    Args:
+        reports: the audits.
+
+    Returns:
+        The chosen measure with its values, by question.
     """
     audits = [collect_evidence(report) for report in reports]
     comparable_tests = [_list_comparable_tests(reports[0], report) for report in reports[1:]]
@@ -523,6 +549,7 @@ def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues
             )
         for measure in rule.compared_measures:
             candidate = _measure_audits(measure, audits, is_comparable)
+            # A later measure is only chosen if more audits have it.
             n_required = chosen_measures[key].n_known if key in chosen_measures else 1
             if candidate.n_known > n_required:
                 chosen_measures[key] = candidate
@@ -557,9 +584,13 @@ def _is_comparable(
 def _measure_audits(
     measure: Measure, audits: Sequence[Evidence], is_comparable: Sequence[bool]
 ) -> MeasuredValues:
-    """Compute a measure for each comparable audit.
+    """Compute the number by which audits are compared, for each text of each audit.
 
-    The other audits get None.
+    Args:
+        measure: function that computes the number from the statistics of a text.
+        audits: statistics of the audits.
+        is_comparable: whether each audit can be compared with the first audit; if not, it gets None
+            instead of numbers.
     """
     values_by_audit: list[pd.Series | None] = []
     for audit, can_be_compared in zip(audits, is_comparable, strict=True):
@@ -569,9 +600,9 @@ def _measure_audits(
 
 
 def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
-    """List the tests that can be compared between two audits.
+    """List the tests whose results can be compared between two audits.
 
-    The list is empty if the audits explain different quantities.
+    The list is empty if the audits explain different things, such as words and sentences.
     """
     if list_incompatible_settings(first, other):
         return []
@@ -580,13 +611,16 @@ def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
 
 
 def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:
-    """Compute the differences for each pair of audits, with intervals that hold simultaneously.
+    """Compute the differences between the statistics of two audits, for each pair of audits.
+
+    The confidence intervals hold simultaneously for all differences.
 
     Returns:
-        For each pair, a dictionary from the column (the statistic) to the difference.
+        For each pair, a dictionary that maps each statistic to the difference.
     """
     differences_by_pair = compare_model_pairs(pairs, seed=seed)
     return [
+        # The columns of the data frame `pair.first` are the statistics.
         dict(zip(pair.first, differences, strict=True))
         for pair, differences in zip(pairs, differences_by_pair, strict=True)
     ]
@@ -598,7 +632,7 @@ def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any
 def compare_statistics(
     reports: Sequence[AuditResult], shared_ids: Sequence[np.ndarray], seed: int
 ) -> tuple[ComparedStatistic, ...]:
-    """Compare all statistics with those of the first audit.
+    """Compare all statistics of several audits with those of the first audit.
 
     The confidence intervals hold simultaneously for all statistics.
 
@@ -617,6 +651,7 @@ def compare_statistics(
         pairs.append(_build_pair(first_frame[columns], other_frame[columns], ids))
     differences_by_audit = _compute_differences(pairs, seed)
     means_by_audit = [_collect_means(report, first=first) for report in reports]
+    # A key consists of the test, the statistic, the layer and the head.
     statistics = []
     for key in means_by_audit[0]:
         differences = tuple(by_key.get(key) for by_key in differences_by_audit)
@@ -627,13 +662,19 @@ def compare_statistics(
 
 
 def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> pd.DataFrame:
-    """Return the values of an audit that can be compared with the first audit.
+    """Select the values of an audit that can be compared with the first audit.
 
-    The result has one row per text. Its columns have the levels test, statistic, layer and head.
+    A model with one head and a model with many heads are compared by the attention of all heads
+    together. In this case, only these values are returned, and their layer and head are replaced by
+    those of the first audit.
 
-    Attention as a whole is a single head in some audits and a group of heads in others. If the two
-    audits differ in this, only the values for attention as a whole are returned. Their layer and
-    head are replaced by those of the first audit.
+    Args:
+        rows: values of the audit.
+        tests: tests that can be compared.
+        first: the first audit.
+
+    Returns:
+        One row per text, and one column per test, statistic, layer and head.
     """
     first_site, site = find_model_site(first.rows), find_model_site(rows)
     has_other_site = first_site is not None and site is not None and first_site != site
@@ -654,11 +695,18 @@ def _select_columns(rows: Rows, tests: Sequence[str], *, first: AuditResult) -> 
 
 
 def _collect_means(report: AuditResult, *, first: AuditResult) -> dict[SiteKey, Estimate]:
-    """Return an audit's mean of each statistic over all texts.
+    """Collect the mean of each statistic over all texts of an audit.
 
-    Attention as a whole is a single head in some audits and a group of heads in others. If the two
-    audits differ in this, only the means for attention as a whole are returned. Their layer and head
-    are replaced by those of the first audit.
+    A model with one head and a model with many heads are compared by the attention of all heads
+    together. In this case, only these means are returned, and their layer and head are replaced by
+    those of the first audit.
+
+    Args:
+        report: the audit's result.
+        first: the first audit.
+
+    Returns:
+        Means by test, statistic, layer and head.
     """
     first_site, model_site = find_model_site(first.rows), find_model_site(report.rows)
     has_other_site = first_site is not None and model_site is not None and first_site != model_site

@@ -59,9 +59,10 @@ VariantGenerator = TypeVar("VariantGenerator", bound=Callable[..., Iterator[Any]
 
 
 def register_retraining(**record: Any) -> Callable[[VariantGenerator], VariantGenerator]:
-    """Return a decorator that registers a generator of variants as a retraining test.
+    """Return a decorator that registers a function as a retraining test.
 
-    The test gets the function's name.
+    The function yields variants: models that are trained like the base model, with one change. The
+    test gets the function's name.
 
     Args:
         **record: All other attributes of :class:`RetrainingTest`.

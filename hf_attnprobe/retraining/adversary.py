@@ -100,10 +100,12 @@ JSD exceeds its maximum by more than this."""
 def compare_with_base_and_bound(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Compare an adversary with the base model, and its JSD with the largest possible JSD.
+    """Compare the outputs and the attention of an adversary with those of the base model.
+
+    The difference in attention (JSD) is also divided by the largest JSD that is possible.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         model: The adversary.
         examples: The test texts.
 
@@ -119,10 +121,11 @@ def compare_with_base_and_bound(
 
 
 def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
-    """Add statistics for the adversary chosen by cross-fitting, and for the untrained baselines.
+    """Choose one of several adversaries, and add its statistics to the results.
 
-    Each half of the texts chooses the adversary for the other half, see
-    :func:`choose_across_halves`.
+    The adversaries were trained with different weights λ. Each half of the texts determines which
+    adversary is used for the other half, see :func:`choose_across_halves`. Statistics about other
+    attention without any training are added too.
 
     Args:
         results: Measurements of all adversaries, to which the statistics are added.
@@ -139,6 +142,8 @@ def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
         tolerance=RULES["loss"].yes,
         seed=seed,
     )
+    # Select the chosen adversary's values for every text. The first probabilities are those of the
+    # base model.
     texts = torch.arange(len(choices))
     measurements = {
         "probs": probs[1:][choices, texts],
@@ -200,10 +205,13 @@ def add_chosen_adversary(results: VariantResults, options: Adversary) -> None:
     },
 )
 def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
-    """Yield one adversary per λ, all trained with the base model's seed plus 1.
+    """Yield adversaries: models that imitate the base model's output with other attention.
+
+    There is one adversary for each λ, the weight of different attention in the loss. All of them
+    are trained with the base model's seed plus 1.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: All values of λ, and the training settings.
     """
     for strength in options.sorted_lambdas():
@@ -218,10 +226,10 @@ def adversary(setup: RetrainingSetup, options: Adversary) -> Iterator[Variant]:
 
 
 def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tensor:
-    """Divide each text's JSD by its largest possible value.
+    """Divide the distance of two models' attention by its largest possible value, for each text.
 
     Args:
-        divergence: JSD between the attention of a model and the base model, [texts].
+        divergence: Distance (JSD) between the attention of a model and the base model, [texts].
         bound: Largest JSD that any attention can have from the base model's, [texts].
         outputs: The base model's outputs, for the example ids in the error message.
 
@@ -242,14 +250,14 @@ def divide_by_bound(divergence: Tensor, bound: Tensor, outputs: Outputs) -> Tens
 
 
 def measure_untrained_baselines(setup: RetrainingSetup) -> dict[str, Tensor]:
-    """Measure how different the base model's attention could be, without any training.
+    """Measure how different the base model's attention can be if its output hardly changes.
 
-    The output may change by at most ε. For each ε, two numbers are measured: the JSD from the base
-    model's attention that the search by Jain & Wallace finds, and the largest possible JSD (the
-    exact frontier). The exact frontier can only be computed for two classes.
+    No model is trained. The output may change by at most ε. For each ε, a search (Jain & Wallace
+    2019) looks for attention as different as possible. For two classes, the largest possible
+    difference (the exact frontier) is computed too. Differences are measured as JSD.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
 
     Returns:
         ``search_jsd``, ``search_tvd`` and, for two classes, ``frontier_jsd``. Their names end with
@@ -336,7 +344,10 @@ class AdversaryTrainer(PlainTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Compute the objective plus penalties, or the classification loss for held-out texts.
+        """Compute the loss of a batch.
+
+        In training, it is the adversary's objective plus penalties. For held-out texts, it is the
+        classification loss.
 
         Args:
             model: The adversary.
@@ -346,12 +357,14 @@ class AdversaryTrainer(PlainTrainer):
         """
         if TARGET_COLUMNS[0] not in inputs:
             return super().compute_loss(model, inputs, return_outputs)
+        # The model does not accept these columns, so they are removed from its inputs.
         base_probs, base_attention = [inputs.pop(name) for name in TARGET_COLUMNS]
         assert isinstance(model, AttentionClassifierForSequenceClassification)
         ids, attention_mask = inputs["input_ids"], inputs["attention_mask"]
         content_mask = model.attention_classifier.build_content_mask(attention_mask, ids)
         outputs = model(ids, attention_mask, output_attentions=True)
         probs = outputs.logits.softmax(-1)
+        # The model has one layer, one head and one query.
         attention = outputs.attentions[0][:, 0, 0]
         objective = self.objective(probs, attention, base_probs, base_attention, content_mask)
         self.batch_objectives.append(objective.detach())
@@ -391,7 +404,7 @@ def train_adversary(
     loaded, and an interrupted training is continued.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Folder of the adversary's checkpoint.
         lambda_: Weight of the divergence, at least 0.
@@ -442,9 +455,10 @@ def _make_target_columns(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> Mapping[str, list]:
-    """Return the base model's outputs and attention as additional columns for the training texts.
+    """Return what an adversary is compared with in training: the base model's output and attention.
 
-    For a text without tokens, the target is the same probability for every class.
+    They are added to the training texts as columns. Other splits get no such columns. For a text
+    without tokens, the target is the same probability for every class.
     """
     if split != "train":
         return {}

@@ -124,7 +124,7 @@ class BaseModel:
 
 
 def get_shared_settings(options: TrainingOptions) -> dict[str, Any]:
-    """Return the settings in :data:`SHARED_SETTINGS` by name, ready to be written as JSON.
+    """Return the training settings that all variants share with the base model, ready for JSON.
 
     Args:
         options: The base model's training settings.
@@ -142,7 +142,7 @@ def build_retraining_identity(base: BaseModel, splits: Splits, seed: int) -> dic
     An interrupted retraining continues in its folder only if they are unchanged.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         seed: Seed for bootstrap and search.
     """
@@ -297,7 +297,7 @@ def check_same_classes(base: BaseModel, splits: Splits) -> None:
     """Check that the data have the base model's classes, in the same order.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
 
     Raises:
@@ -361,7 +361,7 @@ def train_variant(
     """Train a model from scratch with the base model's settings, or load it from its folder.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Checkpoint folder for the variant.
         changes: Configuration fields that differ from the base model, with their values.
@@ -383,7 +383,7 @@ def train_variant(
 
 
 def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVariant:
-    """Build a TrainedVariant; its duration and epochs are read from the checkpoint's record.
+    """Build the record of a trained model; its duration and epochs are read from the checkpoint.
 
     Args:
         folder: Checkpoint folder.
@@ -405,11 +405,11 @@ def build_trained_variant(folder: Path, result: TrainedClassifier) -> TrainedVar
 def compare_with_base(
     base: BaseModel, model: PreTrainedModel, examples: "datasets.Dataset"
 ) -> dict[str, Tensor]:
-    """Measure the distance between a model and the base model, in outputs and in attention.
+    """Measure how different the outputs and the attention of two models are on the same texts.
 
     Args:
-        base: The base model.
-        model: The variant.
+        base: The base model (the trained model with which others are compared).
+        model: A variant, which was trained like the base model with one change.
         examples: The test texts.
 
     Returns:
@@ -432,15 +432,15 @@ def measure_predictions(
     examples: "datasets.Dataset",
     guide: Guide | None = None,
 ) -> dict[str, Tensor]:
-    """Compute the output probabilities of a variant on the test texts.
+    """Compute a model's probabilities on the test texts.
 
-    Unlike :func:`compare_with_base`, this does not compare the variant with the base model.
+    Unlike :func:`compare_with_base`, this does not compare the model with the base model.
 
     Args:
         base: The base model, whose tokenizer is used.
-        model: The variant.
+        model: The variant, a model trained like the base model with one change.
         examples: The test texts.
-        guide: Attention weights that are imposed on the variant, if any.
+        guide: Attention weights that the variant uses in place of its own, if any.
 
     Returns:
         ``probs``: the variant's probabilities, [texts, classes].
@@ -478,7 +478,7 @@ class RetrainingSetup:
     """The inputs that all retraining tests share.
 
     Attributes:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Output folder. It contains one folder per test.
         test_options: Options for every selected test, by name.
@@ -511,7 +511,7 @@ def build_setup(
     """Load the data splits and check that they fit the base model and the tests.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         data: The data that the base model was trained on.
         folder: Output folder.
         seed: Seed for bootstrap and search.
@@ -541,7 +541,7 @@ class VariantResults:
     """Measurements of a test's variants, which :func:`run_retraining_test` adds one by one.
 
     Attributes:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         folder: Test folder.
         labels: The true classes, [texts].
         statistics: Values of each statistic [texts], by statistic name.
@@ -559,11 +559,11 @@ class VariantResults:
     scores: tuple[Score, ...] = ()
 
     def run_variant(self, variant: Variant) -> None:
-        """Train a variant or load it if it is trained already, measure it, and add the results.
+        """Train one model of a test, measure it, and add the results.
 
         Args:
-            variant: The variant. Its attribute ``train`` is a model, or a function that returns
-                one.
+            variant: Description of the model. Its attribute ``train`` is a trained model, or a
+                function that trains it or loads it from its folder.
         """
         setup = self.setup
         if isinstance(variant.train, PreTrainedModel):
@@ -583,13 +583,14 @@ class VariantResults:
         measurements: Mapping[str, Tensor],
         key: float | None = None,
     ) -> None:
-        """Add a variant's statistics, and whether it predicts each text correctly.
+        """Add the measurements of one model, and whether its prediction is correct for each text.
 
         Args:
-            name: Variant name.
-            statistic: Prefix for the statistic names, such as ``one_seed``.
+            name: Model name.
+            statistic: Prefix for the names of the statistics, such as ``one_seed``.
             measurements: ``probs`` [texts, classes] and further statistics [texts], by name.
-            key: Suffix for the statistic names, such as the seed, if any.
+            key: Suffix for the names of the statistics, such as the seed. For example, the JSD of
+                seed 2 is stored as ``one_seed_jsd@2``.
         """
         probs = measurements["probs"]
         self.probs[name] = probs
@@ -600,7 +601,7 @@ class VariantResults:
                 self.statistics[f"{statistic}_{quantity}{suffix}"] = values
 
     def stack_statistic(self, statistic: str) -> Tensor:
-        """Stack the values of a statistic that is measured for several variants, [variants, texts].
+        """Return a statistic's values for several models as one tensor, [models, texts].
 
         Args:
             statistic: Name before the "@". For example, ``one_seed_jsd`` selects the JSD of all
@@ -620,10 +621,10 @@ class VariantResults:
         append_rows(self.setup.folder / "rows", rows, name=test)
 
     def compute_scores(self, reference: str) -> None:
-        """Compute F1, accuracy and ROC-AUC of all variants, and compare them with a reference.
+        """Compute F1, accuracy and ROC-AUC of all models, and compare them with one of the models.
 
         Args:
-            reference: Name of the variant with which all others are compared.
+            reference: Name of the model with which all others are compared.
         """
         arrays = {name: values.numpy() for name, values in self.probs.items()}
         self.scores = compare_scores(
@@ -635,11 +636,13 @@ class VariantResults:
 
 
 def run_retraining_test(name: str, setup: RetrainingSetup) -> VariantResults:
-    """Train or load the variants of a test, measure them and compare their scores.
+    """Run a retraining test: train its models, measure them and compare their scores.
+
+    Models that were already trained are loaded from their folders.
 
     Args:
         name: Test name. The test's models are stored in a folder with this name.
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
     """
     test = get_retraining_tests()[name]
     options = setup.test_options.get(name) or OPTIONS_BY_TEST[name]()

@@ -89,10 +89,10 @@ if TYPE_CHECKING:
     },
 )
 def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
-    """Yield a variant of the base model that is trained with uniform attention.
+    """Yield a model that is trained like the base model, but with equal attention weights.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Not used; this test has no options.
     """
     train = partial(train_variant, changes={"attention": "uniform"})
@@ -103,9 +103,10 @@ def uniform(setup: RetrainingSetup, options: Options) -> Iterator[Variant]:
 
 
 def add_seed_summaries(results: VariantResults, options: Seeds) -> None:
-    """Add each text's largest attention weight, and its attention and output change over seeds.
+    """Summarize, for each text, how much attention and output change with other seeds.
 
-    The attention change is the median JSD over all seeds, the output change the mean TVD.
+    The change of the attention is the median JSD over all seeds. The change of the output is the
+    mean total variation distance. Each text's largest attention weight is added too.
 
     Args:
         results: Measurements for all seeds, to which the statistics are added.
@@ -146,7 +147,7 @@ def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
     12504, 90754789, 8988812 and 2, but any seeds serve the purpose.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: The number of seeds.
     """
     for seed in list_other_seeds(setup.base.settings.seed, options.n_seeds):
@@ -155,7 +156,7 @@ def seeds(setup: RetrainingSetup, options: Seeds) -> Iterator[Variant]:
 
 
 def list_other_seeds(base_seed: int, n: int) -> list[int]:
-    """Return the first n seeds, counted from 0, without the base model's seed.
+    """Return n different seeds, the smallest ones from 0 that are not the base model's seed.
 
     >>> list_other_seeds(1, 3)
     [0, 2, 3]
@@ -203,7 +204,7 @@ def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant
     exists or will be trained.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Not used; this test has no options.
     """
     for name, attention in (("uniform", "uniform"), ("trained", "additive")):
@@ -232,14 +233,17 @@ def diagnostic_mlp(setup: RetrainingSetup, options: Options) -> Iterator[Variant
 
 
 def find_guiding_adversary(setup: RetrainingSetup) -> Path | None:
-    """Return the folder of the adversary that guides a context-free model, if there is one.
+    """Find the adversary whose attention weights another model, without context, will use.
 
-    Among all λ, this is the adversary closest to the one in Table 3 of the paper. It must be
-    trained already, or the test ``adversary`` must be selected.
+    Several adversaries have different weights λ. The one closest to Table 3 of the paper is chosen.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
+
+    Returns:
+        The adversary's folder; None if it was not and will not be trained.
     """
+    # The adversary is available if its test is selected, or if an earlier run has trained it.
     options = setup.test_options.get("adversary")
     folder = setup.folder / "adversary" / (options or Adversary()).guide_folder
     is_available = options is not None or (folder / RECORD_FILE).is_file()
@@ -261,7 +265,7 @@ def make_guided_variant(
     Args:
         name: Variant name.
         statistic: Prefix for its statistic names.
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         load_guide: Function that returns the other model. It is called when the variant is trained.
         changes: Configuration fields that differ from the base model, with their values.
         folder: Checkpoint folder below the test folder.
@@ -284,12 +288,15 @@ def make_guided_variant(
 
 
 def compute_guides(model: PreTrainedModel, base: BaseModel, splits: Splits) -> dict[str, Guide]:
-    """Compute a model's attention weights for every text, by split and example id.
+    """Compute a model's attention weights for every text, so that another model can use them.
 
     Args:
-        model: The model whose attention is used as a guide.
-        base: The base model, whose cached outputs are used if it is the guide itself.
+        model: The model that computes the weights, called the guide.
+        base: The base model. If it is the guide, its cached outputs are used.
         splits: Train, validation and test texts.
+
+    Returns:
+        For each split, the attention weights by example id.
     """
     guides = {}
     for name in SPLIT_NAMES:

@@ -91,7 +91,9 @@ impermissible words."""
 
 
 def add_differences(results: VariantResults, options: Deception) -> None:
-    """Add statistics about the attention to the impermissible words, and about the use of them.
+    """Add statistics about how much a model attends to certain words, and how much it uses them.
+
+    The model was trained further to attend less to these words, which are called impermissible.
 
     - ``hidden_mass``: half of the attention to the words before the training, minus the attention
       to them after the training. It is positive if more than half of the attention is gone.
@@ -117,7 +119,7 @@ def check_deception(setup: RetrainingSetup, options: Deception) -> None:
     """Check that a training can hide the words and that the model returns its attention.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: Test options with the impermissible words.
 
     Raises:
@@ -204,7 +206,7 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
     """Yield the base model before and after further training with the penalty.
 
     Args:
-        setup: Inputs that all tests share.
+        setup: Inputs that all tests share, such as the base model and the texts.
         options: The words, the penalty and the training settings.
     """
     word_ids = find_word_ids(setup.base.tokenizer, options.words or ())
@@ -221,7 +223,9 @@ def deception(setup: RetrainingSetup, options: Deception) -> Iterator[Variant]:
 
 
 def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> Tensor:
-    """Return the token ids of words, at the start of a text and inside a text.
+    """Return the token ids that some words can have in a text.
+
+    Many tokenizers have two tokens for a word: one for the start of a text, one after a space.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -235,7 +239,6 @@ def find_word_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> T
     """
     special_ids, word_ids = set(tokenizer.all_special_ids), set()
     for word in words:
-        # Many tokenizers have different tokens for a word at the start of a text and after a space.
         at_start = tokenizer(word, add_special_tokens=False)["input_ids"]
         inside = tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         single_ids = {ids[0] for ids in (at_start, inside) if len(ids) == 1} - special_ids
@@ -309,10 +312,10 @@ def select_readout_rows(
     attentions: Sequence[Tensor],
     attention_mask: Tensor,
 ) -> Tensor:
-    """Return the attention weights of the token whose state is classified, such as [CLS].
+    """Return the attention from the token whose state is classified, such as [CLS].
 
-    If the prediction depends on the states of several tokens, for example through mean pooling,
-    the weighted mean of their attention weights is returned.
+    If the prediction is computed from the states of several tokens, for example their mean, a
+    weighted mean of these tokens' attention is returned.
 
     Args:
         config: Model configuration.
@@ -323,12 +326,14 @@ def select_readout_rows(
         One row per head, with the heads in all layers concatenated, [batch, heads, keys].
     """
     if is_attention_classifier(config):
+        # An attention classifier has a single query, with index 0.
         return attentions[-1][:, :, 0]
     is_visible = attentions[0].detach().gt(0).any(1)
     # How much the prediction depends on the state of each token, [batch, queries].
     row_weights = compute_row_weights(
         choose_readout(config, None), "layer", is_visible, attention_mask.bool()
     ).to(attentions[0].dtype)
+    # Compute the weighted mean over the queries q for each text b, head h and key k.
     rows = [torch.einsum("bq,bhqk->bhk", row_weights, layer) for layer in attentions]
     return torch.cat(rows, dim=1)
 
@@ -336,24 +341,24 @@ def select_readout_rows(
 def compute_deception_penalty(
     attention: Tensor, is_word: Tensor, *, over_heads: str = "mean"
 ) -> Tensor:
-    """Return the penalty −log(1 − αᵀm) on attention to impermissible words, [batch].
+    """Compute the loss term for attention to impermissible words, one value per text, [batch].
 
-    αᵀm is the sum of the attention weights on these words. A text without any of the words has the
-    penalty 0. The formula is from the released code of Pruthi et al. 2020.
-
-    1 − αᵀm is computed as the attention to all other tokens, divided by the total attention. This
-    is also correct if dropout has changed the weights. Both sums are at least 1e-10, so that the
-    penalty and its gradient are finite.
+    The penalty is −log(1 − s), where s is the sum of the attention weights on these words. For
+    example, it is 0 for s = 0 and about 0.69 for s = 0.5. The formula is from the released code of
+    Pruthi et al. 2020. 1 − s is computed as the attention to all other tokens, divided by the total
+    attention, which is also correct if dropout has changed the weights.
 
     Args:
-        attention: Attention weights α, [batch, heads, keys].
-        is_word: Mask m, True for impermissible words, bool [batch, keys].
+        attention: Attention weights, [batch, heads, keys].
+        is_word: True for impermissible words, bool [batch, keys].
         over_heads: ``mean`` to average the heads' penalties, ``max`` to take the largest one.
     """
     is_other = ~is_word[:, None]
+    # The lower bound 1e-10 keeps the penalty and its gradient finite.
     other_mass = (attention * is_other).sum(-1).clamp_min(1e-10)
-    # The product copies the weights, so that both sums are computed in the same order.
+    # Multiplying by 1 changes no weight, but makes both sums add the weights in the same order.
     total_mass = (attention * torch.ones_like(is_other)).sum(-1).clamp_min(1e-10)
+    # A text without impermissible words has the penalty 0.
     penalties = (total_mass.log() - other_mass.log()) * is_word.any(-1, keepdim=True)
     if over_heads == "max":
         return penalties.amax(-1)
@@ -378,7 +383,7 @@ def train_with_penalty(
     and batch size. A Transformer is trained as in :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
-        base: The base model.
+        base: The base model (the trained model with which others are compared).
         splits: Train, validation and test texts.
         folder: Checkpoint folder.
         word_ids: Impermissible token ids.
@@ -531,10 +536,10 @@ def measure_use_of_words(
 
 
 def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> dict[str, Tensor]:
-    """Measure a batch's probabilities, and its attention to the impermissible words.
+    """Measure how much attention the impermissible words in each text of a batch receive.
 
     Args:
-        observation: Model outputs and attention for a batch.
+        observation: The model's outputs and attention for a batch.
         word_ids: Token ids of the impermissible words, int64 [tokens].
         layers: "last" to measure the heads in the last layer only, otherwise all heads.
 
@@ -546,6 +551,7 @@ def _measure_masses(observation: Observation, word_ids: Tensor, layers: str) -> 
         - ``largest_mass``: the same for the head that attends to them most.
     """
     batch, sites = observation.batch, observation.model.sites()
+    # Special tokens and padding are no content.
     is_content = batch.content_mask
     is_word = torch.isin(batch.inputs["input_ids"], word_ids) & is_content
     if layers == "last":
@@ -572,10 +578,10 @@ def delete_words(text: Text, words: Collection[int]) -> list[int]:
 
 
 def delete_other_words(text: Text, words: Collection[int], *, seed: int, draw: int) -> list[int]:
-    """Delete random other words from a text, as many as :func:`delete_words` deletes.
+    """Delete random permissible words from a text, as many as it has impermissible words.
 
-    This is the control for the deletion of the impermissible words. Special tokens are never
-    deleted. If the text has too few other words, nothing is deleted.
+    This is the control for :func:`delete_words`, which deletes the impermissible words. Special
+    tokens are never deleted. If the text has too few other words, nothing is deleted.
 
     Args:
         text: The text, which is not modified.

@@ -86,10 +86,10 @@ class Adversary(Options):
 
     @property
     def guide_folder(self) -> str:
-        """Folder of the adversary that guides the diagnostic MLP.
+        """Folder of the adversary whose attention another model, the diagnostic MLP, must use.
 
-        Among all adversaries, its λ is closest to :data:`GUIDE_LAMBDA`. If the TVD in the loss is
-        halved, the target is halved too.
+        This adversary's λ is closest to :data:`GUIDE_LAMBDA`. If the output change (TVD) in the loss
+        is halved, λ is compared with half of this value.
         """
         target = GUIDE_LAMBDA * self.tvd_factor
         closest = min(self.sorted_lambdas(), key=lambda value: abs(value - target))

@@ -123,7 +123,9 @@ class RetrainingReport(DocumentedResult, RetrainingResult):
 
 
 def parse_retraining(data: Mapping) -> RetrainingReport:
-    """Build a report, without its rows, from the data in ``summary.json``.
+    """Build a retraining report from the data in ``summary.json``.
+
+    The statistics of single texts (the rows) are in other files, so the report does not have them.
 
     Args:
         data: Content of ``summary.json``.
@@ -135,6 +137,7 @@ def parse_retraining(data: Mapping) -> RetrainingReport:
     parse_plain(Provenance, data["provenance"], "provenance")
     report = RetrainingReport(**parse_fields(RetrainingResult, data, "rows"))
     readings = get_retraining_readings()
+    # Looking up the sentence about a statistic raises an error if the statistic is unknown.
     for statistic in report.statistics:
         get_sentence(statistic.test, statistic.statistic, readings)
     for test, scores in report.scores.items():
@@ -219,15 +222,15 @@ def build_document(report: RetrainingResult) -> Document:
 
 
 def _make_overview_table(report: RetrainingResult) -> Table:
-    """Return a table with one row per question, its answer and the graded number."""
+    """Return a table with one row per question: its answer and the number that determines it."""
     rows: list[list[Cell]] = [
         [
-            _get_question(f),
-            f.answer,
-            FormattedNumber(f.value, f.ci95) if f.n else None,
-            FormattedNumber(RULES[f.rule].yes, digits=2),
+            _get_question(finding),
+            finding.answer,
+            FormattedNumber(finding.value, finding.ci95) if finding.n else None,
+            FormattedNumber(RULES[finding.rule].yes, digits=2),
         ]
-        for f in report.verdict.findings()
+        for finding in report.verdict.findings()
     ]
     return Table(
         ["question", "answer", "number, 95% interval", "yes above"],
@@ -237,7 +240,7 @@ def _make_overview_table(report: RetrainingResult) -> Table:
 
 
 def _describe_base_quality(report: RetrainingResult) -> str:
-    """Describe the base model's F1, and the F1 if the same class is predicted for every text."""
+    """Describe how good the base model is, compared with always predicting the same class."""
     base_scores = [find_score(scores, "base") for scores in report.scores.values()]
     available_scores = [score for score in base_scores if score is not None]
     if not available_scores:
@@ -286,7 +289,7 @@ HIDING_QUESTION = "Can the model's attention hide the words that the model uses?
 
 
 def _list_introductions(report: RetrainingResult) -> list[Block]:
-    """Return introductions to the tests that were run."""
+    """Return the paragraphs that introduce the tests that were run."""
     introductions: list[Block] = []
     if set(report.scores) - {"deception"}:
         introductions.append(INTRODUCTION)
@@ -301,7 +304,7 @@ def _get_question(finding: Finding) -> str:
 
 
 def _make_answer_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a block for each answer in the verdict."""
+    """Yield a report block for each question that the retraining answers."""
     for finding in report.verdict.findings():
         yield make_answer_block(_get_question(finding), finding)
     if report.verdict.chance:
@@ -356,7 +359,7 @@ AUDIT_NOTE = (
 
 
 def _list_limits(report: RetrainingResult) -> list[InlineText]:
-    """Return sentences about uncertainty, possible objections, and tests that were not run."""
+    """Return sentences about what limits the results, such as tests that were not run."""
     tests = report.provenance.get("tests", list(report.scores))
     skipped_tests = [
         f"{name} ({test.title})"
@@ -364,7 +367,7 @@ def _list_limits(report: RetrainingResult) -> list[InlineText]:
         if name not in tests
     ]
     limits: list[InlineText] = [ONE_TRAINING_LIMITATION]
-    n_seeds = len({s.model for s in report.scores.get("seeds", ())})
+    n_seeds = len({score.model for score in report.scores.get("seeds", ())})
     if n_seeds > 1:
         limits.append(
             f"The effect of a seed on F1 is estimated from {n_seeds} trainings. More trainings "
@@ -375,7 +378,7 @@ def _list_limits(report: RetrainingResult) -> list[InlineText]:
             "No other seeds were trained (test seeds), so the effect of chance on F1 and attention "
             "is unknown."
         )
-    if any(f.rule.startswith("elsewhere") for f in report.verdict.findings()):
+    if any(finding.rule.startswith("elsewhere") for finding in report.verdict.findings()):
         limits.append(ADVERSARY_LIMITATION)
     if "deception" in report.scores:
         limits.append(DECEPTION_LIMITATION)
@@ -420,9 +423,13 @@ CLAMP_NOTE = (
 
 
 def _make_score_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield a score table for each test. The table of the second and later metrics is collapsed."""
+    """Yield a table of scores, such as F1, for each test.
+
+    Scores after the first one are in a second table, which is collapsed.
+    """
     for test, scores in report.scores.items():
-        first_metric, *other_metrics = dict.fromkeys(s.metric for s in scores)
+        # The distinct metrics, in the order of the scores.
+        first_metric, *other_metrics = dict.fromkeys(score.metric for score in scores)
         caption = f"{TABLE_CAPTIONS.get(test, test)} Scores with 95% intervals over texts."
         yield _make_score_table(scores, [first_metric], caption)
         if other_metrics:
@@ -435,14 +442,18 @@ def _make_score_table(
     metrics: Sequence[str],
     caption: str = "",
 ) -> Table:
-    """Return a table with one row per model, and two columns per metric: score and loss."""
-    scores_by_name = {(s.model, s.metric): s for s in scores}
+    """Return a table with one row per model, and two columns per metric, such as F1.
+
+    The columns contain the model's score and its loss relative to the reference model.
+    """
+    scores_by_name = {(score.model, score.metric): score for score in scores}
     loss_heading = f"lost against {scores[0].reference} (negative: gained)"
     head = ["model"]
     for metric in metrics:
         head += [METRIC_NAMES.get(metric, metric), loss_heading]
     rows: list[list[Cell]] = []
-    for model in dict.fromkeys(s.model for s in scores):
+    # `dict.fromkeys` removes repetitions, but keeps the order.
+    for model in dict.fromkeys(score.model for score in scores):
         row: list[Cell] = [model]
         for metric in metrics:
             score = scores_by_name[model, metric]
@@ -453,7 +464,10 @@ def _make_score_table(
 
 
 def _make_curve_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the adversaries' chart with its notes, or nothing if the test was not run."""
+    """Return the chart of attention change and output change of the adversaries, with its notes.
+
+    The result is empty if the test ``adversary`` was not run.
+    """
     if "adversary" not in report.scores:
         return []
     points = compute_points(report.statistics, report.scores)
@@ -470,17 +484,19 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
     Returns:
         The chart as data, or None if no point has an output change.
     """
-    visible_points = [p for p in points if p.series != CEILING_SERIES]
-    if any(p.series == SEED_SERIES and p.label for p in visible_points):
+    visible_points = [point for point in points if point.series != CEILING_SERIES]
+    if any(point.series == SEED_SERIES and point.label for point in visible_points):
         # The seeds are drawn one by one, so their median is omitted.
-        visible_points = [p for p in visible_points if p.series != SEED_SERIES or p.label]
+        visible_points = [
+            point for point in visible_points if point.series != SEED_SERIES or point.label
+        ]
     if not visible_points:
         return None
     series = [
         _make_series(name, visible_points)
-        for name in dict.fromkeys(p.series for p in visible_points)
+        for name in dict.fromkeys(point.series for point in visible_points)
     ]
-    largest_jsd = [p.jsd.value for p in points if p.series == CEILING_SERIES]
+    largest_jsd = [point.jsd.value for point in points if point.series == CEILING_SERIES]
     return Chart(
         key="penalty_curve",
         title="Distance of the attention and change of the output",
@@ -496,27 +512,28 @@ def make_penalty_curve(points: Sequence[Point]) -> Chart | None:
 
 
 def _make_series(name: str, points: Sequence[Point]) -> Series:
-    """Build a chart series from the points that belong to it.
+    """Build one series of a chart, from all points with this series name.
 
     The displayed name also contains the labels of the first and last point, as in "trained
     adversaries (λ 0.001 to 0.004)".
     """
-    series_points = [p for p in points if p.series == name]
-    labels = [p.label for p in series_points if p.label]
+    series_points = [point for point in points if point.series == name]
+    labels = [point.label for point in series_points if point.label]
     key_range = f" ({labels[0]})" if labels else ""
     if len(labels) > 1:
+        # The last label without its symbol, such as 0.004 for "λ 0.004".
         last = labels[-1].split()[-1]
         key_range = f" ({labels[0]} to {last})"
     undefined = math.nan, math.nan
-    intervals = [p.tvd.ci95 or undefined for p in series_points]
+    intervals = [point.tvd.ci95 or undefined for point in series_points]
     low, high = zip(*intervals, strict=True)
     return Series(
         name + key_range,
-        tuple(p.jsd.value for p in series_points),
-        tuple(p.tvd.value for p in series_points),
+        tuple(point.jsd.value for point in series_points),
+        tuple(point.tvd.value for point in series_points),
         low,
         high,
-        tuple(p.jsd.n for p in series_points if p.jsd.n),
+        tuple(point.jsd.n for point in series_points if point.jsd.n),
         is_connected=name in CONNECTED_SERIES and len(series_points) > 1,
     )
 
@@ -524,21 +541,22 @@ def _make_series(name: str, points: Sequence[Point]) -> Series:
 def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float]) -> Iterator[str]:
     """Yield sentences about the largest attention distance in each series of the chart."""
     parts = []
-    for name in dict.fromkeys(p.series for p in visible_points):
-        series_points = [p for p in visible_points if p.series == name]
-        farthest = max(series_points, key=lambda p: p.jsd.value)
+    # `dict.fromkeys` removes repetitions, but keeps the order.
+    for name in dict.fromkeys(point.series for point in visible_points):
+        series_points = [point for point in visible_points if point.series == name]
+        farthest = max(series_points, key=lambda point: point.jsd.value)
         label = f" ({farthest.label})" if farthest.label else ""
         jsd = markdown.format_interval(farthest.jsd.value, farthest.jsd.ci95, digits=2)
         tvd = markdown.format_interval(farthest.tvd.value, farthest.tvd.ci95, digits=2)
         qualifier = "at most " if name == FRONTIER_SERIES else ""
         parts.append(f"{name}{label} {jsd}, with an output change of {qualifier}{tvd}")
-    n = max(p.jsd.n or 0 for p in visible_points)
+    n = max(point.jsd.n or 0 for point in visible_points)
     limit = "".join(f"; {CEILING_SERIES} {jsd:.2f}" for jsd in largest_jsd)
     yield (
         f"Largest JSD from the base model's attention (means over {n} texts): "
         f"{'; '.join(parts)}{limit}."
     )
-    if FRONTIER_SERIES in {p.series for p in visible_points}:
+    if FRONTIER_SERIES in {point.series for point in visible_points}:
         yield (
             "Search and exact frontier change the attention over the base model's states, without "
             "training. Adversaries and other seeds learn their own states. The distance to other "
@@ -547,7 +565,10 @@ def _describe_curve(visible_points: Sequence[Point], largest_jsd: Sequence[float
 
 
 def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
-    """Return a table of attention changes with another seed, or nothing if there are no seeds."""
+    """Return a table about how much attention changes if the model is trained with another seed.
+
+    The result is empty if no other seeds were trained.
+    """
     if not bins:
         return []
     head = ["largest weight", "predicted", "n", "median JSD to another seed"]
@@ -555,19 +576,23 @@ def _make_bin_blocks(bins: Sequence[SeedBin]) -> list[Block]:
 
 
 def _make_statistic_blocks(report: RetrainingResult) -> Iterator[Block]:
-    """Yield one collapsed block per test, with a table of its statistics and their explanations."""
+    """Yield one collapsed block per test, with its statistics and a sentence about each of them."""
     readings = get_retraining_readings()
-    for test in dict.fromkeys(s.test for s in report.statistics):
-        test_statistics = [s for s in report.statistics if s.test == test]
-        overall_statistics = [s for s in test_statistics if s.group == "all" and s.n]
+    # `dict.fromkeys` removes repetitions, but keeps the order.
+    for test in dict.fromkeys(statistic.test for statistic in report.statistics):
+        test_statistics = [statistic for statistic in report.statistics if statistic.test == test]
+        overall_statistics = [
+            statistic for statistic in test_statistics if statistic.group == "all" and statistic.n
+        ]
         sentences: list[InlineText] = [
-            f"{s.statistic}: {describe_statistic(s, readings)}." for s in overall_statistics
+            f"{statistic.statistic}: {describe_statistic(statistic, readings)}."
+            for statistic in overall_statistics
         ]
         rows = []
         for statistic in test_statistics:
             cells_by_field = statistic.build_table_row()
             rows.append([cells_by_field[field] for field in STATISTIC_COLUMNS.values()])
-        table = Table([*STATISTIC_COLUMNS], rows, caption=f"Statistics of {test}")
+        table = Table(list(STATISTIC_COLUMNS), rows, caption=f"Statistics of {test}")
         title = f"{test}: {len(test_statistics)} numbers and their meaning"
         yield Collapsible(title, [sentences, table])
 
@@ -611,10 +636,14 @@ DECEPTION_QUESTIONS = (
 
 
 def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
-    """Return the before-and-after table for ``deception``, or nothing if it was not run."""
+    """Return a table of the model before and after it was trained to hide some words.
+
+    The result is empty if the test ``deception`` was not run.
+    """
     if "deception" not in report.scores:
         return []
     scores = report.scores["deception"]
+    # The first rows contain scores such as accuracy, one row per distinct metric.
     rows: list[list[Cell]] = [
         [
             METRIC_NAMES.get(metric, metric),
@@ -637,7 +666,10 @@ def _make_deception_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
-    """Return blocks with the four answers about the test ``deception``; empty if it was not run."""
+    """Return blocks with four answers, such as whether the model still uses the hidden words.
+
+    The result is empty if the test ``deception`` was not run.
+    """
     if "deception" not in report.scores:
         return []
     if find_statistic(report.statistics, "after_use") is None:
@@ -648,7 +680,7 @@ def _make_hiding_blocks(report: RetrainingResult) -> list[Block]:
 
 
 def _describe_measured_texts(report: RetrainingResult) -> str:
-    """Describe how many texts have impermissible words, and how many have a control."""
+    """Describe on how many texts the attention to impermissible words was measured."""
     word_share = find_statistic(report.statistics, "word_share")
     use = find_statistic(report.statistics, "after_use")
     if word_share is None:
@@ -683,8 +715,8 @@ RAW_DATA_NOTE = (
 
 
 def _make_provenance_blocks(report: RetrainingResult) -> list[Block]:
-    """Return blocks with the trained models, the command to repeat the run, and the settings."""
-    models: list[list[Cell]] = [[m.name, m.n_epochs] for m in report.models]
+    """Return the end of a report: trained models, the command to repeat the run, and settings."""
+    models: list[list[Cell]] = [[model.name, model.n_epochs] for model in report.models]
     settings = [*flatten_settings(report.provenance)]
     command_blocks: list[Block] = []
     # There is no command for a transfer, which is always a step of a study.

@@ -190,7 +190,9 @@ def retrain(
 
 
 def _check_further_training_options(options: RetrainOptions) -> None:
-    """Check that no option is set that has no effect if a model is only trained further.
+    """Raise AttnProbeError if an option is set that has no effect on the test ``deception``.
+
+    This test trains the base model further. Some options only affect trainings from scratch.
 
     Args:
         options: Options of a retraining whose only test is ``deception``.
@@ -285,9 +287,9 @@ def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTr
     """Load a model and check that it has the base model's vocabulary and classes.
 
     Args:
-        base: The base model.
-        role: ``guide`` for a model whose attention is imposed, or ``uniform`` for a model with
-            uniform attention.
+        base: The base model (the trained model with which others are compared).
+        role: ``guide`` for a model whose attention another model must use, or ``uniform`` for a
+            model with uniform attention.
         model: Folder or Hub id.
     """
     loaded = load_attention_classifier(model, f"as {role}", "choose another model")
@@ -312,7 +314,11 @@ def _load_matching_model(base: BaseModel, role: str, model: str | Path) -> PreTr
 
 
 def _make_prediction_rows(outputs: Outputs) -> pa.Table:
-    """Return rows with the base model's predictions on the test texts."""
+    """Return a table with the base model's predictions on the test texts.
+
+    It has one row per text and statistic, such as the predicted class.
+    """
+    # The class names are not needed, so the classes are called "0", "1" and so on.
     prediction = make_class_prediction([str(k) for k in range(outputs.probs.shape[-1])])
     n_tokens = outputs.mask.sum(-1)
     statistics = compute_prediction_statistics(prediction, outputs.probs, outputs.labels, n_tokens)
@@ -320,7 +326,7 @@ def _make_prediction_rows(outputs: Outputs) -> pa.Table:
 
 
 def _add_statistics(report: RetrainingReport, setup: RetrainingSetup) -> RetrainingReport:
-    """Return a copy of the report with statistics that are computed from the rows on disk."""
+    """Return a copy of the report with means over texts, computed from the saved rows."""
     rows = read_rows(setup.folder / "rows")
     rows = rows[rows.test.isin([*report.scores, PREDICTION_TEST])].reset_index(drop=True)
     labels = setup.base.class_names
@@ -347,7 +353,7 @@ def _build_report(
     results_by_test: Mapping[str, VariantResults],
     provenance: Mapping[str, Any],
 ) -> RetrainingReport:
-    """Build a report with scores and trained models, but without statistics."""
+    """Build a report with scores and trained models. Statistics are added later."""
     models = [
         TrainedModel(
             str(trained.folder.relative_to(setup.folder)),

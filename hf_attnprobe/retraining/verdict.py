@@ -49,11 +49,11 @@ DECEIVED_MODEL = "deceived"
 It is the base model, trained further so that it attends less to certain words.
 """
 LAMBDA_CHOICE_NOTE = (
-    "λ is the weight of different attention in the adversary's loss. It was chosen on one half of "
-    "the texts, and the numbers are from the other half. This was repeated with the halves "
-    "exchanged."
+    "The adversary's loss rewards attention that differs from the base model's; λ is the weight of "
+    "this term. It was chosen on one half of the texts, and the numbers are from the other half. "
+    "This was repeated with the halves exchanged."
 )
-"""Note about the choice of λ for the adversary that a retraining report describes."""
+"""Note in a retraining report about how the weight λ of the reported adversary was chosen."""
 ONE_TRAINING_NOTE = (
     "Another seed would also change F1. This effect was not measured (test seeds), so the result "
     "only holds for these two models."
@@ -111,12 +111,12 @@ def grade_retraining(
     """Answer the questions of all retraining tests that were run, such as "Is attention needed?".
 
     Args:
-        statistics: Statistics from all tests.
-        scores: Scores by test.
-        beyond_seed: Divergence of the chosen adversary minus the largest divergence of another
-            seed, from :func:`measure_distance_beyond_seed`.
+        statistics: Statistics from all tests, such as distances between two models.
+        scores: Scores of all models, such as F1, by test.
+        beyond_seed: How much farther the adversary's attention is from the base model's than the
+            attention with any other seed, see :func:`measure_distance_beyond_seed`.
     """
-    seed_scores = [s.value for s in scores.get("seeds", ()) if s.metric == "f1"]
+    seed_scores = [score.value for score in scores.get("seeds", ()) if score.metric == "f1"]
     return Verdict(
         need=_grade_need(scores.get("uniform", ()), seed_scores),
         chance=_describe_seed_effects(statistics, seed_scores),
@@ -129,21 +129,21 @@ def grade_retraining(
 def widen_by_seed_variance(
     over_texts: Estimate, f1_of_seeds: Sequence[float], n_averaged: int
 ) -> Estimate:
-    """Widen the interval of an F1 difference so that it also covers a training with another seed.
+    """Widen the interval of an F1 difference so that it also covers other random seeds.
 
-    The difference is the F1 of one training minus the mean F1 of ``n_averaged`` trainings. The
-    interval gets wider in two steps:
-
-    1. The half-width for seeds is the standard deviation of the difference over seeds, times the
-       97.5% quantile of Student's t.
-    2. It is combined with the half-width for texts: sqrt(a² + b²).
+    Without this step, the interval only covers the choice of texts. The half-width a for texts
+    becomes sqrt(a² + b²), where b is the half-width for seeds: the standard deviation of the
+    difference over seeds, times the 97.5% quantile of Student's t. For example, a = 0.03 and
+    b = 0.04 give 0.05.
 
     Args:
-        over_texts: The difference, with its interval over texts.
+        over_texts: F1 of one training minus the mean F1 of ``n_averaged`` other trainings, with its
+            interval over texts.
         f1_of_seeds: F1 of at least two trainings that differ only in their seed.
-        n_averaged: Number of trainings in the mean with which one more training is compared.
+        n_averaged: Number of trainings in the mean.
     """
     n_seeds = len(f1_of_seeds)
+    # The variance of one training minus a mean of n trainings is (1 + 1/n) times that of one.
     standard_deviation = np.std(f1_of_seeds, ddof=1) * math.sqrt(1 + 1 / n_averaged)
     t_quantile = stdtrit(n_seeds - 1, 0.975)
     half_width = float(t_quantile * standard_deviation)
@@ -155,9 +155,10 @@ def widen_by_seed_variance(
 
 
 def _grade_need(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Answer whether attention is needed, from the F1 that is lost with uniform attention.
+    """Answer whether attention is needed: how much lower is F1 with uniform attention?
 
-    If several seeds were trained, the model with uniform attention is compared with their mean F1.
+    If several seeds were trained, the model with uniform attention is compared with their mean F1,
+    otherwise with the base model's F1.
     """
     base, uniform = find_score(scores, "base"), find_score(scores, "uniform")
     if base is None or uniform is None:
@@ -181,14 +182,16 @@ def _grade_f1_difference(
     n_averaged: int,
     comparison: str,
 ) -> Finding:
-    """Grade an F1 difference. Without other seeds, the answer is "cannot say".
+    """Answer yes or no by comparing a difference in F1 with a threshold.
+
+    If no other seeds were trained, the answer is "cannot say".
 
     Args:
-        rule: Key of the rule.
+        rule: Key of the threshold in ``RULES``.
         over_texts: The difference, with its interval over texts.
         seed_scores: F1 of the trainings that differ only in their seed.
         n_averaged: Number of trainings in the mean with which one training is compared.
-        comparison: Text about the compared models. The difference is appended to it.
+        comparison: Sentence about the compared models, without its end, which is the difference.
     """
     if len(seed_scores) < 2:
         sentence = (
@@ -208,11 +211,11 @@ def _grade_f1_difference(
 
 
 def grade_by_rule(rule: str, number: Estimate) -> Finding:
-    """Compare a number with the threshold of a rule, and return the answer with an explanation.
+    """Answer a question by comparing a number with a threshold, and explain the answer.
 
     Args:
-        rule: Key of the rule in ``RULES``, such as ``"hiding"``.
-        number: The number to grade, with its confidence interval.
+        rule: Key of the question and its threshold in ``RULES``, such as ``"hiding"``.
+        number: The number that is compared, with its confidence interval.
     """
     answer = grade(number, RULES[rule])
     sentence = (
@@ -223,7 +226,7 @@ def grade_by_rule(rule: str, number: Estimate) -> Finding:
 
 
 def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
-    """Return a clause that states the answer, or the reason why no answer is possible."""
+    """Return the start of a sentence: the answer, or the reason why there is no answer."""
     if answer != Answer.CANNOT_SAY:
         return RULES[rule].get_clause(answer).capitalize()
     if (number.n or 0) < MIN_TEXTS:
@@ -232,7 +235,7 @@ def _format_opening(rule: str, answer: Answer, number: Estimate) -> str:
 
 
 def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[float]) -> str | None:
-    """Describe the effect of another seed on attention, output and F1."""
+    """Describe how attention, output and F1 change if the model is trained with another seed."""
     jsd = find_statistic(statistics, "seed_jsd")
     tvd = find_statistic(statistics, "seed_tvd")
     if jsd is None or tvd is None:
@@ -253,8 +256,8 @@ def _describe_seed_effects(statistics: StatisticList, seed_scores: Sequence[floa
 def _describe_flatness(statistics: StatisticList, seed_jsd: float) -> str:
     """Describe whether the base model's attention is nearly uniform.
 
-    It is nearly uniform if its distance from equal weights is smaller than ``seed_jsd``, its
-    distance from the attention of another seed.
+    This is the case if equal weights are closer to it than the attention of a model that is trained
+    with another seed. ``seed_jsd`` is the distance to that model.
     """
     uniform = find_statistic(statistics, "uniform_model_jsd")
     if uniform is None:
@@ -314,30 +317,43 @@ def _grade_adversary(
 
 
 def find_farthest_seed(statistics: StatisticList) -> Statistic | None:
-    """Return the JSD statistic for the seed whose attention diverges most from the base model's.
+    """Find the seed whose attention differs most from the base model's, and return its statistic.
 
     Args:
         statistics: Statistics of the test ``seeds``.
 
     Returns:
-        The statistic, or None if no other seeds were trained.
+        The statistic with the largest mean JSD, such as ``one_seed_jsd@2``; None if no other seeds
+        were trained.
     """
     seed_statistics = []
-    for s in statistics:
-        if s.statistic.startswith("one_seed_jsd@") and s.group == "all" and s.n:
-            seed_statistics.append(s)
-    return max(seed_statistics, key=lambda s: s.mean, default=None)
+    for statistic in statistics:
+        if (
+            statistic.statistic.startswith("one_seed_jsd@")
+            and statistic.group == "all"
+            and statistic.n
+        ):
+            seed_statistics.append(statistic)
+    return max(seed_statistics, key=lambda statistic: statistic.mean, default=None)
 
 
 def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Finding | None:
-    """Answer whether the base model's attention weights improve the F1 of a context-free model."""
+    """Answer whether the base model's attention weights are useful to another model.
+
+    The other model reads each token without its context. The weights are useful if they increase
+    its F1.
+    """
     base = find_score(scores, "base guide")
     if base is None:
         return None
     # A gain is a negative loss, so the sign and the order of the limits are reversed.
     low, high = base.lost.ci95 or (math.nan, math.nan)
     gain = Estimate(-base.lost.value, (-high, -low), base.n)
-    guides = [f"{s.model} {s.value:.3f}" for s in scores if s.metric == "f1" and s.model != "base"]
+    guides = [
+        f"{score.model} {score.value:.3f}"
+        for score in scores
+        if score.metric == "f1" and score.model != "base"
+    ]
     comparison = (
         "F1 of a model without context, which reads each token by itself, is "
         f"{', '.join(guides)}; the difference between base guide and trained guide is"
@@ -346,11 +362,13 @@ def _grade_transfer(scores: Sequence[Score], seed_scores: Sequence[float]) -> Fi
 
 
 def grade_hiding_parts(statistics: StatisticList, scores: ScoresByTest) -> dict[str, Finding]:
-    """Answer the four questions about the test ``deception``, which lead to the finding ``hiding``.
+    """Answer four questions about a model that was trained to hide its use of some words.
+
+    The four answers together determine whether the model can hide this use (``hiding``).
 
     Args:
         statistics: Statistics from the test ``deception``.
-        scores: Scores by test.
+        scores: Scores of all models, such as F1, by test.
 
     Returns:
         Findings by name: ``used_before`` and ``used_after`` (does the model use the words before
@@ -410,7 +428,7 @@ def _grade_hiding(statistics: StatisticList, scores: ScoresByTest) -> Finding | 
 
 
 def combine_answers(*answers: Answer) -> Answer:
-    """Return yes if all answers are yes, no if any answer is no, and otherwise "cannot say".
+    """Combine several answers: no if any answer is no, yes if all are yes, else "cannot say".
 
     Args:
         *answers: The answers to combine.
@@ -434,7 +452,7 @@ def _make_finding(
     estimate: Estimate,
     yardsticks: dict[str, float] | None = None,
 ) -> Finding:
-    """Build a finding with the value, interval and text count of an estimate."""
+    """Build the answer to a question, with the number from which it was derived."""
     return Finding(
         rule, answer, sentence, estimate.value, estimate.ci95, estimate.n or 0, yardsticks or {}
     )
@@ -513,9 +531,9 @@ class RetrainingResult:
 
 
 def convert_retraining_to_json(report: RetrainingResult) -> dict:
-    """Convert a retraining report to plain data for JSON.
+    """Convert a retraining report to the data that ``retrain --json`` and ``summary.json`` contain.
 
-    ``retrain --json`` and ``summary.json`` contain these data. NaN becomes None.
+    NaN becomes None.
 
     Args:
         report: Results of a retraining.
@@ -529,13 +547,14 @@ def convert_retraining_to_json(report: RetrainingResult) -> dict:
 def measure_distance_beyond_seed(
     rows: pd.DataFrame, statistics: Sequence[Statistic]
 ) -> Estimate | None:
-    """Compare the distance of the chosen adversary with that of the most distant other seed.
+    """Measure how much farther an adversary is from the base model than any other seed.
 
-    For each text, the JSD of the most divergent seed is subtracted from the adversary's JSD.
+    Distances are between attention weights (JSD). For each text, the distance of the farthest seed
+    is subtracted from the adversary's distance.
 
     Args:
         rows: Rows from the tests ``adversary`` and ``seeds``.
-        statistics: Statistics of the same rows, which determine the most divergent seed.
+        statistics: Statistics of the same rows, which determine the farthest seed.
 
     Returns:
         The mean difference in nats with its interval, or None if one of the tests was not run.
@@ -553,16 +572,17 @@ def measure_distance_beyond_seed(
 
 
 def compute_seed_bins(rows: pd.DataFrame, labels: Sequence[str]) -> tuple[SeedBin, ...]:
-    """Summarize the attention change with another seed, by largest weight and predicted class.
+    """Summarize how much attention changes if the model is trained with another seed.
 
-    The bins for the largest weight are those in the papers' figures.
+    Texts are grouped by their largest attention weight, in the same bins as in the papers' figures,
+    and by their predicted class.
 
     Args:
         rows: Rows from the test ``seeds``, and the predictions.
         labels: Class names.
 
     Returns:
-        One bin per range and class, or nothing if the test ``seeds`` was not run.
+        One element per group of texts; empty if the test ``seeds`` was not run.
     """
     texts = rows[rows.test.isin(("seeds", "prediction"))].pivot_table(
         index="example_id", columns="statistic", values="value"
@@ -698,18 +718,26 @@ class Point:
 
 
 def compute_points(statistics: StatisticList, scores: ScoresByTest) -> list[Point]:
-    """Compute the points on the curve of output change against attention distance.
+    """Compute the points of a chart that compares changes of the attention with output changes.
+
+    Each point belongs to a model, or to attention weights that were found without training.
 
     Args:
-        statistics: Statistics of a retraining.
-        scores: Scores by test.
+        statistics: Statistics of a retraining, such as distances between two models.
+        scores: Scores of all models, such as F1, by test.
 
     Returns:
-        All points whose statistics exist, in the order of :data:`ATTENTION_SOURCES`, then by key.
+        All points whose statistics exist, in the order of :data:`ATTENTION_SOURCES`, and then by the
+        number after the "@", such as λ.
     """
-    means = {s.statistic: s for s in statistics if s.group == "all" and s.n}
+    means = {
+        statistic.statistic: statistic
+        for statistic in statistics
+        if statistic.group == "all" and statistic.n
+    }
     points = []
     for source in ATTENTION_SOURCES:
+        # A name such as "adversary_jsd@0.001" consists of the statistic and its key, here λ.
         matching_names = [
             name for name in means if name.partition("@")[0] == f"{source.statistic}_jsd"
         ]

@@ -112,7 +112,7 @@ class CalibrationTable:
         """Find the model kinds whose scores are most similar to a model's scores.
 
         Args:
-            scores: the model's faithfulness, its parts and the effect, keyed by rule. Rules that
+            scores: the model's scores by name, such as its faithfulness and its effect. Scores that
                 only the model or only a kind has are ignored.
             n: number of kinds to return.
 
@@ -132,13 +132,17 @@ class CalibrationTable:
 
 @cache
 def load_calibration_table() -> CalibrationTable:
-    """Load the calibration table that is shipped with the package.
+    """Load the calibration table: how often reports gave a wrong answer in simulations.
+
+    The models in the simulations were constructed, so that the correct answer is known. The table
+    is a file in this package.
 
     Returns:
         The table. It is cached, so the file is read only once.
     """
     file = files("hf_attnprobe.statistics") / CALIBRATION_FILE
     data = json.loads(file.read_text())
+    # Some keys of the file differ from the names of the fields.
     kinds = [
         ModelKind(
             name=kind["name"],
@@ -154,10 +158,10 @@ def load_calibration_table() -> CalibrationTable:
 
 
 def describe_nearest_kinds(scores: Mapping[str, float]) -> str:
-    """Describe the two kinds of calibration models whose scores are most similar to a model's.
+    """Describe the two kinds of constructed models whose scores are most similar to a model's.
 
     Args:
-        scores: the model's faithfulness, its parts and the effect, keyed by rule.
+        scores: the model's scores by name, such as its faithfulness and its effect.
 
     Returns:
         A sentence with the names and the correct answers of the two kinds.

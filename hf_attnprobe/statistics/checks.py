@@ -207,9 +207,10 @@ Violations = Iterator[tuple[int, str]]
 
 
 def _check_orders(test: str, texts: Texts) -> Violations:
-    """Find texts that violate a rule in :data:`ORDER_RULES`.
+    """Find texts in which a statistic is larger than another one, although this is impossible.
 
-    Such a rule states that one statistic is never larger than another one.
+    The rules in :data:`ORDER_RULES` name the two statistics. For example, the median effect of a
+    shuffle can never be larger than the maximum.
 
     Args:
         test: name of the faithfulness test whose rules are checked.
@@ -236,15 +237,16 @@ def _check_orders(test: str, texts: Texts) -> Violations:
 def _pair_statistics(rule: OrderRule, texts: Texts) -> Iterator[tuple[str, str]]:
     """Find all pairs of measured statistics that a rule compares.
 
-    If both statistic names have a key, as in "regret@attention", the keys must be equal.
+    In a name such as "regret@attention", the part after "@" is the key. If both names have a key,
+    the keys must be equal.
 
     Yields:
-        Names of the smaller and of the larger statistic.
+        Name of the statistic that must be smaller, and name of the other statistic.
     """
     for smaller in _list_statistics(rule.smaller_statistic, texts):
-        smaller_key = smaller.partition("@")[2]
+        _, _, smaller_key = smaller.partition("@")
         for larger in _list_statistics(rule.larger_statistic, texts):
-            larger_key = larger.partition("@")[2]
+            _, _, larger_key = larger.partition("@")
             have_keys = bool(smaller_key and larger_key)
             if not have_keys or smaller_key == larger_key:
                 yield smaller, larger
@@ -273,7 +275,9 @@ def _check_ranges(test: str, texts: Texts, ranges: Iterable[RangeRule]) -> Viola
 
 
 def _check_shared_texts(test: str, texts: Texts) -> Violations:
-    """Find texts in which an erasure statistic has a value for some rankings but not for all.
+    """Find texts in which a statistic has a value for some rankings but not for all.
+
+    The test "erasure" compares rankings on the same texts, so this should never happen.
 
     Args:
         test: name of the faithfulness test. Nothing is checked for tests other than "erasure".
@@ -300,8 +304,13 @@ def _check_shared_texts(test: str, texts: Texts) -> Violations:
 
 
 def _list_statistics(family: str, texts: Texts) -> list[str]:
-    """List the measured statistics with a given name, with or without a key.
+    """List the measured statistics whose name without the part after "@" is ``family``.
 
     For the family "regret", these are names such as "regret@attention" and "regret@gradient".
     """
-    return [name for name in texts.statistic_names if name.partition("@")[0] == family]
+    names = []
+    for name in texts.statistic_names:
+        name_without_key, _, _ = name.partition("@")
+        if name_without_key == family:
+            names.append(name)
+    return names

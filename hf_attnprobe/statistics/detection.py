@@ -61,7 +61,9 @@ class DetectionRule:
 
 
 def draw_text_counts(n_texts: int, n: int, seed: int) -> np.ndarray:
-    """Draw the texts of 400 simulated audits, with replacement.
+    """Draw random texts for 400 simulated audits.
+
+    The texts are drawn with replacement, so an audit can contain a text several times.
 
     Args:
         n_texts: number of texts to draw from.
@@ -90,7 +92,8 @@ def compute_detection_rate(
     Returns:
         Detection rates in [0, 1], [...].
     """
-    # The audits are stored as text counts, so matrix products give the moments of all audits at once.
+    # A row of `draws` contains how often each text is drawn, so the product with the values gives
+    # the sum over the texts of each audit.
     n = draws[0].sum()
     mean = values @ draws.T / n
     mean_square = values**2 @ draws.T / n
@@ -103,7 +106,10 @@ def compute_detection_rate(
 
 
 def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionRule) -> float:
-    """Find the smallest dose from which 95% of the simulated audits detect the effect.
+    """Find the smallest planted effect that 95% of the simulated audits detect.
+
+    Effects of several sizes (doses) are planted in a model. Between two doses, the values are
+    interpolated.
 
     Args:
         values: one statistic for each dose and text, [doses, texts], with dose 0 first.
@@ -114,6 +120,8 @@ def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionR
         Index of the dose, such as 1.5 for the middle between doses 1 and 2. It is 0 if dose 0 is
         already detected, and infinite if even the largest dose is not detected.
     """
+    # Add several steps between neighbouring doses. At a step between doses 1 and 2, the values are
+    # weighted means of the values at doses 1 and 2.
     n_steps = len(values) - 1
     dose_indices = np.linspace(0, n_steps, n_steps * N_STEPS_BETWEEN_DOSES + 1)
     lower_dose = np.minimum(dose_indices.astype(int), n_steps - 1)
@@ -136,7 +144,7 @@ def find_detectable_dose(values: np.ndarray, draws: np.ndarray, rule: DetectionR
 def estimate_detection_limit(
     values: np.ndarray, n: int, seed: int, rule: DetectionRule
 ) -> tuple[float, float, float]:
-    """Estimate the detection limit for an audit with n texts.
+    """Estimate the smallest planted effect that an audit with n texts reliably detects.
 
     Args:
         values: one statistic for each dose and text, [doses, texts], with dose 0 first.
@@ -145,8 +153,8 @@ def estimate_detection_limit(
         rule: rule with a threshold.
 
     Returns:
-        Detection limit and both ends of its 95% confidence interval, each as the index of a dose
-        from :func:`find_detectable_dose`.
+        Detection limit and both ends of its 95% confidence interval. Each is the index of a dose,
+        see :func:`find_detectable_dose`.
     """
     n_texts = values.shape[1]
     draws = draw_text_counts(n_texts, n, seed)
@@ -175,10 +183,10 @@ class DetectionLimit:
 
 
 def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> DetectionLimit:
-    """Convert a detection limit from a dose index to an effect size.
+    """Convert a detection limit from the index of a dose to an effect size.
 
-    If the index is 1.5, for example, the effect size is the mean of ``effects[1]`` and
-    ``effects[2]``.
+    A dose is the size of a planted effect. If the index is 1.5, for example, the effect size is the
+    mean of ``effects[1]`` and ``effects[2]``.
 
     Args:
         effects: effect size at each dose, [doses], with dose 0 first.
@@ -190,6 +198,7 @@ def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> Detection
     """
     dose_indices = range(len(effects))
     effect, low, high = np.interp(limit, dose_indices, effects).tolist()
+    # The index is infinite if even the largest dose is not detected.
     is_detected = limit[0] != float("inf")
     return DetectionLimit(effect, (low, high) if is_detected else None)
 
@@ -198,14 +207,16 @@ def interpolate_effect(effects: np.ndarray, limit: Sequence[float]) -> Detection
 
 
 def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
-    """Convert the values of a statistic from a long table to a matrix of doses and texts.
+    """Arrange the values of a statistic in a matrix with one row per dose and one column per text.
+
+    A dose is the size of a planted effect.
 
     Args:
         rows: values for one head, with the columns dose, example_id, statistic and value.
         statistic: statistic name.
 
     Returns:
-        [doses, texts], only with texts that have a value for every dose.
+        Values [doses, texts]. Texts without a value for some dose are left out.
     """
     selected_rows = rows[rows.statistic == statistic]
     table = selected_rows.pivot(index="dose", columns="example_id", values="value")
@@ -213,7 +224,9 @@ def pivot_by_dose(rows: pd.DataFrame, statistic: str) -> np.ndarray:
 
 
 def compute_dose_effects(rows: pd.DataFrame, sign: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute how much each dose changes the probability and the log odds.
+    """Compute how much each planted effect (dose) changes the probability and the log odds.
+
+    The changes are differences from dose 0, which is the model without a planted effect.
 
     Args:
         rows: values for one head, with the columns dose, example_id, statistic and value.

@@ -105,17 +105,19 @@ def compare_paired(
 def compare_unpaired(
     first: np.ndarray, other: np.ndarray, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> list[Difference]:
-    """Compute the difference other − first for each column if the two sides have different texts.
+    """Compute the difference between the column means of two tables with different texts.
 
     Args:
-        first: values that are subtracted, [texts, columns]; NaN for a text without a value.
-        other: values on the other side, with different texts but the same columns.
+        first: values of the first table, [texts, columns]; NaN for a text without a value. Its
+            means are subtracted.
+        other: values of the other table, with different texts but the same columns.
         critical_value: half-width of the simultaneous intervals in standard errors; by default
             1.96, as for a single interval.
 
     Returns:
-        One difference per column.
+        Difference other − first for each column.
     """
+    # A mean of zeros and ones is a share, for which a more exact interval exists.
     is_share = find_binary_columns(first) & find_binary_columns(other)
     first_moments, other_moments = compute_moments(first), compute_moments(other)
 
@@ -197,7 +199,10 @@ class ModelPair:
 
     @property
     def aligned_frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """Both data frames, sorted by text id. If the models are paired, only common texts remain."""
+        """Both data frames, sorted by text id.
+
+        If the models are paired (evaluated on the same data), only texts in both frames remain.
+        """
         first, other = self.first.sort_index(), self.other.sort_index()
         if not self.paired:
             return first, other
@@ -206,9 +211,9 @@ class ModelPair:
 
 
 def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[list[Difference]]:
-    """Compute the differences between one model and several other models, statistic by statistic.
+    """Compare the statistics of one model with those of several other models.
 
-    The simultaneous confidence intervals cover all columns and all pairs together.
+    The simultaneous confidence intervals hold for all statistics and all models at once.
 
     Args:
         pairs: model pairs, all with the same first model.
@@ -235,8 +240,8 @@ def compare_model_pairs(pairs: Sequence[ModelPair], *, seed: int = 0) -> list[li
 def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
     """Compute how much each text contributes to the sampling error of each difference.
 
-    If the models are paired, the contribution is the text's difference. Otherwise, it is the text's
-    deviation from the mean of its model, divided by the number of texts.
+    If both models have the same texts, the contribution is the text's difference. Otherwise, it is
+    the text's deviation from the mean of its model, divided by the number of texts.
 
     Args:
         pair: two models.
@@ -248,6 +253,7 @@ def _compute_text_errors(pair: ModelPair, pair_number: int) -> pd.DataFrame:
         number 0, and another data set has the number of the pair.
     """
     first, other = pair.aligned_frames
+    # The keys of the dictionaries become the data set numbers in the index.
     if pair.paired:
         return pd.concat({0: other - first})
     errors = {
@@ -413,6 +419,7 @@ def _iterate_ranking_pairs(test: str, texts: Texts, against: str | None) -> Iter
         Returns:
             [texts]: 1 for the first ranking, −1 for the second ranking, 0 for a tie.
         """
+        # The sign is positive if the second ranking needs more removals.
         by_removals = np.sign(subtract(f"fraction_to_flip@{second}", f"fraction_to_flip@{first}"))
         # A ranking that never flips the decision counts as removing all tokens. It loses against a
         # ranking that flips the decision with the last token.
@@ -510,13 +517,15 @@ def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
     """Compute the two-sided p-value of the exact sign test.
 
     The null hypothesis is that each of two rankings wins a text with a probability of one half.
+    For example, if one ranking wins 9 of 10 texts, the p-value is 0.02.
 
     Args:
         n_first: number of texts that the first ranking wins.
         n_second: number of texts that the second ranking wins.
     """
-    n_tosses = n_first + n_second
-    one_sided_p_value = bdtr(min(n_first, n_second), n_tosses, 0.5)
+    n_texts = n_first + n_second
+    # Probability of at most this many wins under the null hypothesis (binomial distribution).
+    one_sided_p_value = bdtr(min(n_first, n_second), n_texts, 0.5)
     return min(1.0, 2 * float(one_sided_p_value))
 
 
@@ -591,7 +600,9 @@ def compute_sign_flip_p_values(
 
 
 def _draw_sign_flips(n: int, n_permutations: int, seed: int) -> Iterator[np.ndarray]:
-    """Draw random sign flips for a permutation test, in chunks to limit the memory.
+    """Draw at random which texts change their sign in each permutation of a permutation test.
+
+    The draws are returned in chunks, to limit the memory.
 
     Args:
         n: number of texts.
@@ -632,8 +643,12 @@ def _map_rankings_to_statistics(texts: Texts, family: str) -> dict[str, str]:
 def _pair_rankings(rankings: Sequence[str], against: str | None) -> list[tuple[str, str]]:
     """List the pairs of rankings to compare.
 
-    If ``against`` is None, these are all pairs. Otherwise, ``against`` is paired with every other
-    ranking, and there are no pairs if it is not in ``rankings``.
+    Args:
+        rankings: names of the rankings.
+        against: ranking that is paired with every other ranking. None lists all pairs.
+
+    Returns:
+        Pairs of names; empty if ``against`` is not in ``rankings``.
     """
     if against is None:
         return list(itertools.combinations(rankings, 2))

@@ -92,7 +92,7 @@ CONFIDENCE_LEVEL = 0.95
 
 
 def compute_sidak_critical_value(n: int) -> float:
-    """Compute the critical value for n simultaneous 95% confidence intervals (Šidák 1967).
+    """Compute how wide n confidence intervals must be to hold simultaneously (Šidák 1967).
 
     If the means are independent, n intervals of this width cover all true means with 95%
     probability.
@@ -103,7 +103,10 @@ def compute_sidak_critical_value(n: int) -> float:
     Returns:
         Half-width of each interval in standard errors, such as 1.96 for a single interval.
     """
-    return float(ndtri((1 + CONFIDENCE_LEVEL ** (1 / n)) / 2))
+    # Each interval must cover its mean with this probability, since level ** n is 95%.
+    level = CONFIDENCE_LEVEL ** (1 / n)
+    # The probability outside of the interval is split between both sides.
+    return float(ndtri((1 + level) / 2))
 
 
 SINGLE_CRITICAL_VALUE = compute_sidak_critical_value(1)
@@ -132,7 +135,9 @@ def compute_share_interval(
     hits = np.asarray(hits, dtype=np.float64)
     n = np.asarray(n, dtype=np.float64)
     misses = n - hits
+    # Probability outside of the interval, on each side.
     tail = (1 - level) / 2
+    # Both ends are quantiles of beta distributions.
     low = betaincinv(hits, misses + 1, tail)
     high = betaincinv(hits + 1, misses, 1 - tail)
     # The quantiles are undefined for 0 hits and for 0 misses.
@@ -264,7 +269,10 @@ class Moments:
 
 
 def compute_moments(values: np.ndarray) -> Moments:
-    """Compute the mean, the range and the second and third moments of each column.
+    """Compute the mean and range of each column, and the sums from which intervals are computed.
+
+    These are the sums of the squared and of the cubed deviations from the mean. The values are
+    read in two passes: the first gives the means, the second gives the deviations.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
@@ -279,6 +287,7 @@ def compute_moments(values: np.ndarray) -> Moments:
     # Infinite values are allowed and would cause warnings.
     with np.errstate(invalid="ignore", over="ignore"):
         for chunk in _iterate_chunks(values):
+            # The functions nansum and fmin ignore NaN.
             has_value = ~np.isnan(chunk)
             n += has_value.sum(0)
             total += np.nansum(chunk, axis=0)
@@ -325,14 +334,14 @@ def compute_mean_interval(
 def compute_interval_from_moments(
     moments: Moments, *, critical_value: float = SINGLE_CRITICAL_VALUE
 ) -> np.ndarray:
-    """Compute a 95% confidence interval for each mean from the moments of the columns.
+    """Compute a 95% confidence interval for the mean of each column.
 
     Each interval is clipped to the smallest and largest observed value. Intervals for shares and
     correlations therefore stay within their possible range. If all texts have the same value, the
     interval is this single value.
 
     Args:
-        moments: moments, each [columns].
+        moments: mean, range and moments of the columns, from :func:`compute_moments`.
         critical_value: half-width of the interval in standard errors, for a normally distributed
             mean. Use a larger value than 1.96 for simultaneous intervals.
 
@@ -406,14 +415,22 @@ def _clamp_to_one(n: np.ndarray) -> np.ndarray:
 
 
 def _compute_skewness(m2: np.ndarray, m3: np.ndarray) -> np.ndarray:
-    """Compute the skewness of each column's mean; 0 for a column whose values are all equal.
+    """Compute how asymmetric the sampling distribution of each column's mean is (its skewness).
 
-    The skewness of a mean over n texts is the skewness of the values divided by √n. This equals
-    m3 / m2^1.5, with m2 and m3 as in :class:`Moments`.
+    The skewness of n values is (m3 / n) / (m2 / n)^1.5, which equals √n · m3 / m2^1.5. The skewness
+    of their mean is smaller by the factor √n, so it equals m3 / m2^1.5.
+
+    Args:
+        m2: sum of the squared deviations from the mean, [columns].
+        m3: sum of the cubed deviations from the mean, [columns].
+
+    Returns:
+        Skewness, [columns]; 0 for a column whose values are all equal.
     """
     with np.errstate(over="ignore"):
-        scale = m2**1.5
-    return np.divide(m3, scale, out=np.zeros_like(scale), where=scale > 0)
+        divisor = m2**1.5
+    # If all values are equal, the divisor is 0 and the result stays 0.
+    return np.divide(m3, divisor, out=np.zeros_like(divisor), where=divisor > 0)
 
 
 def _compute_hall_interval(
@@ -423,18 +440,28 @@ def _compute_hall_interval(
     degrees_of_freedom: np.ndarray,
     critical_value: float,
 ) -> np.ndarray:
-    """Compute confidence intervals by inverting Hall's cubic transformation (1992).
+    """Compute confidence intervals for means of skewed values by Hall's method (1992).
 
-    The equation t + λt²/3 + λ²t³/27 + λ/6 = ± s is solved for t. Here λ is the skewness, and s is
-    the quantile of Student's t distribution for a 95% interval. For wider intervals, the cubic
-    function is too inaccurate. The 95% interval is therefore computed first, and then both of its
-    sides are multiplied by the ratio between the two quantiles.
+    The usual interval is mean ± s · standard error, with the quantile s of Student's t
+    distribution. Hall replaces ± s by the solutions t of t + λt²/3 + λ²t³/27 + λ/6 = ± s, with the
+    skewness λ. If λ is 0, the solutions are ± s.
+
+    The method is only accurate for 95% intervals. A wider interval is therefore computed in two
+    steps: first the 95% interval, and then both of its sides are stretched by the same factor.
+
+    Args:
+        mean: means, [columns].
+        standard_error: standard errors of the means, [columns].
+        skewness: skewness of the means, [columns].
+        degrees_of_freedom: number of texts minus 1, [columns].
+        critical_value: half-width of the interval in standard errors; 1.96 gives 95% intervals.
 
     Returns:
         Low and high ends, [2, columns].
     """
     quantile = stdtrit(degrees_of_freedom, ndtr(SINGLE_CRITICAL_VALUE))
     requested_quantile = stdtrit(degrees_of_freedom, ndtr(critical_value))
+    # For 95% intervals, both quantiles are equal.
     stretched_error = standard_error * requested_quantile / quantile
     ends = []
     for signed_quantile in (quantile, -quantile):
@@ -453,10 +480,10 @@ def draw_resample_counts(
     seed: int | Sequence[int] = 0,
     n_resamples: int = N_RESAMPLES,
 ) -> np.ndarray:
-    """Draw bootstrap resamples of the texts (Efron 1979).
+    """Draw bootstrap resamples: texts are drawn at random with replacement (Efron 1979).
 
-    A resample is represented by counts, which state how often each text is drawn. A single matrix
-    product with the counts gives the sums over all resamples.
+    A resample is represented by counts, which state how often each text is drawn. A matrix product
+    of counts and values gives the sum over each resample.
 
     Args:
         n_texts: number of texts to draw from.
@@ -506,6 +533,7 @@ def compute_means_and_intervals(
     ends = compute_interval_from_moments(moments)
     # The intervals for shares are replaced by exact intervals.
     is_exact = find_binary_columns(values) & is_share
+    # The mean of zeros and ones, times their number, is the number of ones.
     hits = (moments.n * moments.mean)[is_exact].round()
     ends[:, is_exact] = compute_share_interval(hits, moments.n[is_exact])
     return moments, ends
@@ -539,8 +567,8 @@ def estimate_function_of_means(
 ) -> Estimate:
     """Estimate a function of several means, such as a ratio, with a confidence interval.
 
-    The interval is the confidence interval for the mean of the jackknife pseudo-values; see
-    :func:`compute_pseudo_values`.
+    The jackknife computes one pseudo-value per text, which shows how much the result depends on
+    this text. Their mean has a confidence interval; see :func:`compute_pseudo_values`.
 
     Args:
         columns: values of each statistic, [texts]. Texts with NaN in any column are ignored.
@@ -556,7 +584,9 @@ def estimate_function_of_means(
         return Estimate(value, None, 0)
     if not np.isfinite(pseudo_values).all():
         return Estimate(value, None, n)
+    # The pseudo-values are the only column, so the result has a single interval.
     low, high = compute_mean_interval(pseudo_values[:, None])[:, 0].tolist()
+    # The interval must contain the estimate.
     return Estimate(value, (min(low, value), max(high, value)), n)
 
 
@@ -600,7 +630,7 @@ def compute_pseudo_values(
 
 
 def _iterate_complete_texts(columns: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
-    """Iterate over the texts that have a value in every column.
+    """Yield the values of all texts that have a value in every column.
 
     Args:
         columns: values of each statistic, [texts].
@@ -647,8 +677,7 @@ def compute_simultaneous_interval(
     """Compute simultaneous 95% confidence intervals for the means of all columns.
 
     With 95% probability, all intervals cover their true means at once. If a column only contains 0
-    and 1, its mean is a share. The interval is then exact, and has a positive width even if all
-    values are equal. For any other column of equal values, both ends equal the mean.
+    and 1, its mean is a share, and its interval is exact.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
@@ -679,6 +708,7 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
     intervals = np.where(has_two_texts, intervals, np.nan)
     is_share = has_two_texts & find_binary_columns(values)
     hits = np.nansum(values[:, is_share], 0)
+    # Confidence level of an interval with this half-width, such as 0.95 for 1.96.
     level = 2 * float(ndtr(critical_value)) - 1
     intervals[:, is_share] = compute_share_interval(hits, n[is_share], level=level)
     return intervals

@@ -103,14 +103,15 @@ def make_statistic_measure(
     *,
     excludes_default_classes: bool = False,
 ) -> Measure:
-    """Create a measure that compares two audits by the values of a single statistic.
+    """Create a measure by which two audits are compared: the value of one statistic.
 
     Args:
-        description: description of the number.
+        description: description of the compared number.
         name: statistic name.
         transform: function that is applied to the values, [texts] -> [texts]. By default, the values
             are not changed.
-        excludes_default_classes: whether texts in default classes are left out.
+        excludes_default_classes: whether texts in default classes are left out. The model predicts
+            a default class if nothing in the text points to another class.
 
     Returns:
         The measure.
@@ -170,7 +171,10 @@ class Rule:
 
     @property
     def thresholds(self) -> dict[str, float]:
-        """Thresholds, keyed by a label such as "partly from"."""
+        """Thresholds, keyed by a label such as "partly from".
+
+        If both thresholds are equal, only the label for yes is used.
+        """
         if self.partly == self.yes == 0:
             return {"yes above": self.yes}
         if self.partly == self.yes:
@@ -219,6 +223,8 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
     Returns:
         The answer; "cannot say" if the interval contains a threshold or there are too few texts.
 
+    In this example, the answer is yes from 0.5 on, and partly from 0.35 on:
+
     >>> rule = Rule("", "", "", partly=0.35, yes=0.5, source="")
     >>> grade(Estimate(0.8, (0.77, 0.83), 200), rule).value
     'yes'
@@ -231,7 +237,7 @@ def grade(estimate: Estimate, rule: Rule, min_texts: int = MIN_TEXTS) -> Answer:
 def grade_range(
     lowest: Estimate, highest: Estimate, rule: Rule, min_texts: int = MIN_TEXTS
 ) -> Answer:
-    """Grade a number that is only known to be between two estimated bounds.
+    """Grade a number of which only a lower and an upper bound were estimated.
 
     Args:
         lowest: estimate of the lower bound.
@@ -270,6 +276,7 @@ def list_possible_answers(
         lowest_grade = _get_grade_index(low, rule)
         highest_grade = _get_grade_index(high, rule)
         possible_answers = possible_answers[lowest_grade : highest_grade + 1]
+    # If both thresholds are equal, the answer "partly" does not exist.
     if rule.partly == rule.yes:
         possible_answers = [answer for answer in possible_answers if answer != Answer.PARTLY]
     return tuple(possible_answers)
@@ -292,7 +299,7 @@ def join_answers(answers: Sequence[Answer]) -> str:
 
 
 def _get_grade_index(value: float, rule: Rule) -> int:
-    """Return the index of a number's answer in :data:`ORDERED_ANSWERS`: 0 is no, 2 is yes.
+    """Return the grade of a number: 0 means no, 1 means partly, 2 means yes.
 
     A number that equals a threshold reaches it. There is one exception: if the only threshold is 0,
     the number must be larger than 0.

@@ -22,14 +22,14 @@ def _hash_text(text: str) -> bytes:
 
 
 def order_by_hash(ids: "Sequence[int] | np.ndarray", limit: int | None = None) -> list[int]:
-    """Sort ids by their SHA-256 hash, which gives a reproducible pseudo-random order.
+    """Put text ids in a reproducible random order, by sorting their SHA-256 hashes.
 
     Args:
         ids: text ids.
         limit: maximum length of the result; by default all ids.
 
     Returns:
-        Indices into ``ids``.
+        Positions in ``ids``, in random order.
     """
 
     def hash_id(index: int) -> bytes:
@@ -87,7 +87,8 @@ def draw_random_order(ids: Iterable[int], seed: int) -> list[int]:
 def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     """List the texts that one machine audits if an audit is divided among several machines.
 
-    Each machine audits one share of the texts. A hash of the text ids assigns each text to a share.
+    Each machine audits one part of the texts, its share. A hash of the text id decides to which
+    share a text belongs, so that all machines agree.
 
     Args:
         ids: text ids.
@@ -99,6 +100,7 @@ def list_share_indices(ids: Sequence[int], share: tuple[int, int]) -> list[int]:
     share_number, n_shares = share
     indices = []
     for index, example_id in enumerate(ids):
+        # The first 8 bytes of the hash are read as an integer.
         hash_value = int.from_bytes(_hash_text(f"share of {example_id}")[:8])
         if hash_value % n_shares == share_number:
             indices.append(index)

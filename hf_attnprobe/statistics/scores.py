@@ -187,7 +187,7 @@ def _compute_scores_and_text_errors(
 ) -> dict[str, tuple[float, np.ndarray]]:
     """Compute F1 and accuracy, and how much each text contributes to their sampling errors.
 
-    The contributions are derivatives of the scores with respect to the weights of the texts.
+    The contribution of a text is the derivative of the score with respect to the text's weight.
 
     Args:
         true: one-hot labels, [texts, classes].
@@ -201,9 +201,11 @@ def _compute_scores_and_text_errors(
     # The F1 of a class is 2 · hits / (number of labels + number of predictions).
     hits = true * predicted
     labels_and_predictions = true + predicted
+    # The minimum avoids 0 / 0 for a class without labels and predictions. Its F1 is 0.
     divisor = np.maximum(weights @ labels_and_predictions, 1e-12)
     class_f1 = 2 * (weights @ hits) / divisor
     class_f1_errors = (2 * hits - class_f1 * labels_and_predictions) / divisor * n
+    # With two classes, F1 is the F1 of class 1. Otherwise, it is the mean over all classes.
     if len(class_f1) == 2:
         f1, f1_errors = class_f1[1], class_f1_errors[:, 1]
     else:
@@ -215,7 +217,9 @@ def _compute_scores_and_text_errors(
 
 
 def prepend_full_sample(counts: np.ndarray) -> np.ndarray:
-    """Prepend the full sample, in which every text counts once, to bootstrap resamples.
+    """Add the original sample as an additional row in front of bootstrap resamples.
+
+    Every text counts once in the original sample.
 
     Args:
         counts: how often each text is drawn, [resamples, texts].
@@ -234,7 +238,9 @@ class TrainerPredictions(Protocol):
 
 
 def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, float]:
-    """Compute the metrics for a ``Trainer``: accuracy and, for two classes, also F1 and ROC AUC.
+    """Compute the validation metrics during training, as ``compute_metrics`` of a ``Trainer``.
+
+    These are the accuracy and, for two classes, also F1 and the area under the ROC curve.
 
     Args:
         prediction: logits, [texts, classes], and labels, [texts].
@@ -245,6 +251,7 @@ def compute_classification_metrics(prediction: TrainerPredictions) -> dict[str, 
     logits, labels = prediction.predictions, prediction.label_ids
     if logits.shape[-1] != 2:
         return {"accuracy": compute_metrics(labels, logits)["accuracy"]}
+    # The difference between the logits ranks the texts for the ROC curve.
     return compute_metrics(labels, logits, ranking_scores=logits[:, 1] - logits[:, 0])
 
 
@@ -275,7 +282,9 @@ def compute_metrics(
 
 
 def encode_one_hot(outputs: np.ndarray) -> np.ndarray:
-    """Convert outputs to one-hot predictions: 1 for the class with the largest output, else 0.
+    """Set the largest output of each text to 1 and all others to 0 (one-hot encoding).
+
+    For example, the outputs (0.2, 0.5, 0.3) become (0, 1, 0).
 
     Args:
         outputs: probabilities or logits, [texts, classes].
@@ -285,6 +294,7 @@ def encode_one_hot(outputs: np.ndarray) -> np.ndarray:
     """
     n_classes = outputs.shape[-1]
     predicted_classes = outputs.argmax(-1)
+    # Row i of the identity matrix is the encoding of class i.
     return np.eye(n_classes)[predicted_classes]
 
 
@@ -341,6 +351,7 @@ def _compute_roc_auc(labels: np.ndarray, scores: np.ndarray, counts: np.ndarray)
     # score is multiplied by the number of negative texts with a lower score.
     order = np.argsort(scores, kind="stable")
     steps = np.diff(scores[order], prepend=-np.inf)
+    # Index of the first text with each distinct score. `reduceat` sums from one index to the next.
     first_of_ties = np.flatnonzero(steps)
     counts = counts[:, order]
     is_positive = labels[order] == 1
@@ -509,16 +520,16 @@ def _measure_multilabel_quality(predictions: pd.DataFrame, top_probability: Esti
 
 
 def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
-    """Compute each text's accuracy for a model that always predicts the most frequent labels.
+    """Compute the accuracy of a trivial model that always predicts the most frequent labels.
 
-    If a text can have several labels, this model predicts the labels that most texts have. If each
-    word of a text has a tag, the model predicts the most frequent tag for all words.
+    If a text can have several labels, the trivial model predicts each label that at least half of
+    the texts have. If each word has a tag, it predicts the most frequent tag for all words.
 
     Args:
         labelled: statistics for labelled texts, one row per text.
 
     Returns:
-        Accuracies, [texts]; None if the labels were not stored.
+        Accuracy for each text, [texts]; None if the labels were not stored.
     """
     label_values = labelled[[name for name in labelled if name.startswith("label@")]]
     if label_values.shape[1]:
@@ -536,7 +547,9 @@ def compute_majority_accuracy(labelled: pd.DataFrame) -> np.ndarray | None:
 
 
 def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQuality | None:
-    """Measure the error and R² of predicted numbers.
+    """Measure how well predicted numbers match their labels, by mean absolute error and R².
+
+    For comparison, the error is also computed for a model that always predicts the mean label.
 
     Args:
         predictions: statistics ``value`` and ``labelled_value``, which is NaN for a text without
@@ -553,6 +566,7 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
     predicted = predictions.get_values("value")[is_labelled]
     labels = labels[is_labelled]
     n = len(predicted)
+    # The bootstrap would be slow for many texts.
     if n > MAX_RESAMPLED_TEXTS:
         r_squared = _estimate_r_squared(predicted, labels)
     else:
@@ -571,7 +585,8 @@ def measure_number_quality(predictions: Texts, *, seed: int = 0) -> NumberQualit
 def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
     """Estimate R² = 1 − mean squared error / variance of the labels, with a confidence interval.
 
-    R² is computed from three means. A jackknife therefore gives its interval, without resampling.
+    All terms can be computed from three means over texts. The interval therefore needs no
+    bootstrap; see :func:`~hf_attnprobe.statistics.estimates.estimate_function_of_means`.
 
     Args:
         predicted: predicted numbers, [texts].
@@ -585,6 +600,7 @@ def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
     columns = squared_errors, centred_labels**2, centred_labels
 
     def compute_r_squared(means: np.ndarray) -> np.ndarray:
+        # The last axis has the three columns.
         unexplained, mean_square, mean_label = np.moveaxis(means, -1, 0)
         variance = mean_square - mean_label**2
         variance = np.where(variance > 0, variance, np.nan)
@@ -596,7 +612,7 @@ def _estimate_r_squared(predicted: np.ndarray, labels: np.ndarray) -> Estimate:
 def _compute_resampled_r_squared(
     predicted: np.ndarray, labels: np.ndarray, counts: np.ndarray
 ) -> np.ndarray:
-    """Compute R² on each resample; NaN if all its labels are equal.
+    """Compute R² (share of explained variance) on each bootstrap resample.
 
     Args:
         predicted: predicted numbers, [texts].
@@ -604,7 +620,7 @@ def _compute_resampled_r_squared(
         counts: how often each resample contains each text, [resamples, texts].
 
     Returns:
-        R², [resamples].
+        R², [resamples]; NaN for a resample in which all labels are equal.
     """
     sizes = counts.sum(1)
     # Centring the labels avoids rounding errors in the variation.
@@ -614,7 +630,7 @@ def _compute_resampled_r_squared(
     # and the unexplained variation is Σ(y − ŷ)².
     variation = counts @ centred_labels**2 - total**2 / sizes
     unexplained = counts @ (labels - predicted) ** 2
-    # Up to rounding errors, equal labels have no variation.
+    # Because of rounding errors, the variation of equal labels can differ slightly from 0.
     label_range = max(np.ptp(labels), 1e-300)
     is_varying = variation > 1e-12 * sizes * label_range**2
     unexplained_share = np.full(len(counts), np.nan)
@@ -623,10 +639,11 @@ def _compute_resampled_r_squared(
 
 
 def _compute_calibration_error(probability: np.ndarray, is_correct: np.ndarray) -> float | None:
-    """Compute the expected calibration error (Guo et al. 2017).
+    """Compute how far a model's probabilities differ from its accuracy (Guo et al. 2017).
 
-    Texts are grouped into bins by probability. The error is the sum over all bins of
-    (share of texts) · |accuracy − mean probability|.
+    Texts are grouped into bins by probability. The expected calibration error is the sum over all
+    bins of (share of texts) · |accuracy − mean probability|. It is 0 if, for example, 80% of the
+    predictions with a probability of 0.8 are correct.
 
     Args:
         probability: probability of the predicted outcome, [texts].

@@ -87,7 +87,11 @@ class Wording:
 
     @property
     def standard_amount(self) -> str:
-        """Unit of a change at the standard temperature, as a phrase that follows the number."""
+        """Unit of an output change, as a phrase that follows the number.
+
+        Changes of probabilities are measured at the standard temperature. This makes models
+        comparable whose probabilities are more or less extreme.
+        """
         if self.is_number:
             return "standard deviations of the predictions"
         return f"{self.amount} at the standard temperature"

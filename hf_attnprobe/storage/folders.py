@@ -43,9 +43,10 @@ DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def convert_disk_errors(folder: Path) -> Iterator[None]:
-    """Convert disk errors from safetensors, tokenizers and PyTorch in a block to ``OSError``.
+    """Convert errors about a full or broken disk to ``OSError`` inside a ``with`` block.
 
-    PyTorch does not report why writing failed, so a test file is written to find the reason.
+    safetensors, tokenizers and PyTorch raise other types of errors. PyTorch does not report why
+    writing failed, so a test file is written to find the reason.
 
     Args:
         folder: Folder to which the block writes.
@@ -74,6 +75,7 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
     Returns:
         The error number; None if the disk did not cause the error.
     """
+    # Some messages contain the number, such as "os error 28".
     match = OS_ERROR_PATTERN.search(str(error))
     if match:
         return int(match[1])
@@ -82,6 +84,7 @@ def _find_error_number(error: Exception, folder: Path) -> int | None:
     if not isinstance(error, RuntimeError | SafetensorError):
         return None
     try:
+        # If the disk caused the error, writing a test file fails for the same reason.
         with TemporaryFile(dir=folder, buffering=0) as file:
             file.write(bytes(TEST_FILE_BYTES))
     except OSError as disk_error:
@@ -104,17 +107,19 @@ NO_LOCK_ERRORS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def get_temporary_path(file: Path) -> Path:
-    """Return the hidden path under which this process writes a file before it is complete.
+    """Return a temporary path for a file that this process is about to write.
+
+    When the file is complete, it is renamed to its final path.
 
     Args:
-        file: The final path; the hidden file is in the same folder.
+        file: The final path. The temporary file is a hidden file in the same folder.
     """
     return file.with_name(f".{file.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder for this run inside a ``with`` block.
+    """Lock a folder inside a ``with`` block, so that no other run can write to it.
 
     The folder is created if it does not exist, and removed again if nothing was written to it.
 
@@ -212,7 +217,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def write_json(file: Path, data: object) -> None:
-    """Write plain data as JSON, completely or not at all.
+    """Write data to a JSON file, completely or not at all.
 
     Args:
         file: File path.
@@ -240,6 +245,7 @@ def check_writable(folder: str | Path) -> None:
     Raises:
         AttnProbeError: Neither the folder nor its nearest existing parent is writable.
     """
+    # Find the nearest existing parent of a folder that does not exist.
     existing_folder = check_output_path(folder)
     while not os.path.lexists(existing_folder) and existing_folder != existing_folder.parent:
         existing_folder = existing_folder.parent
@@ -397,7 +403,7 @@ def reserve_folder(
 
 
 def _store_settings(file: Path, settings: Mapping) -> bool:
-    """Store settings in a file, or compare them with the stored ones if the file exists.
+    """Store a run's settings in a file. If the file exists, check that its settings are the same.
 
     Returns:
         Whether the file is new.
@@ -443,7 +449,8 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
 def _describe_difference(value: object, other_value: object) -> object:
     """Describe the value of a setting that differs between two runs.
 
-    If the value contains further settings, only those that differ are described.
+    If the value contains further settings, only those that differ are described. For example,
+    {"a": 1, "b": 2} compared with {"a": 1, "b": 3} is described as "b 2".
 
     Args:
         value: Value to describe.

@@ -237,7 +237,7 @@ def _collect_changes(
     *,
     excluded: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the option values that differ from their defaults, without secret options.
+    """Return the options that differ from their defaults, without secret ones such as tokens.
 
     Args:
         options: The options.
@@ -266,7 +266,8 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
 
     Args:
         verb: Command name, such as "audit".
-        provenance: Provenance of a report, with the settings in "asked_for".
+        provenance: A report's record of its run. The key "asked_for" contains the settings that
+            were passed to the command.
         changes: New values for some settings, by name.
 
     Returns:
@@ -279,7 +280,7 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
     for test, test_options in options_by_test.items():
         for name, value in test_options.items():
             assignments.append(f"{test}.{name}={format_option_value(value)}")
-    settings |= {"tests": [*options_by_test] or None, "set": assignments or None}
+    settings |= {"tests": list(options_by_test) or None, "set": assignments or None}
     return shlex.join(["attnprobe", verb, *_format_flags(settings)])
 
 
@@ -304,7 +305,7 @@ def is_repeatable(provenance: Mapping[str, Any]) -> bool:
     It cannot if the model, the data set or the scores were passed as Python objects.
 
     Args:
-        provenance: Provenance of a report.
+        provenance: A report's record of its run. The key "asked_for" contains the settings.
     """
     settings = provenance["asked_for"]
     return OBJECT_NAME not in (settings["model"], settings["dataset"], settings.get("scores"))
@@ -343,7 +344,7 @@ def read_texts(folder: Path) -> tuple[HighlightedText, ...]:
 
 
 def parse_text(data: Mapping[str, Any]) -> HighlightedText:
-    """Restore an example text from plain data.
+    """Restore an example text of a report from the data in a JSON file.
 
     Args:
         data: Plain data that :func:`write_texts` stored.

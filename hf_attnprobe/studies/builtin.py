@@ -1,6 +1,8 @@
 """The built-in studies: some compute the tables of a paper, others answer new questions.
 
-Each study is a function. To write your own study, copy a function into a file and change it.
+Each study is a function that adds steps, such as trainings and audits, to a plan. The first line of
+its docstring is the title of the report. To write your own study, copy a function into a file and
+change it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +13,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.studies.steps import Steps
 
 
-class StudyLength(NamedTuple):
+class StudySettings(NamedTuple):
     """Settings of a study that differ between its full and its quick version.
 
     Attributes:
@@ -102,7 +104,7 @@ JAIN_WALLACE_TESTS = {
 """Maps audit tests in the study ``jain-wallace`` to their options."""
 SEARCH_TESTS = {"adversarial": {"method": "search"}}
 """Audit test ``adversarial`` with its option for the search algorithm of Jain & Wallace 2019."""
-JAIN_WALLACE = StudyLength(
+JAIN_WALLACE = StudySettings(
     grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp", "cnn"],
@@ -110,7 +112,7 @@ JAIN_WALLACE = StudyLength(
     }
 )
 """Full version of the study ``jain-wallace``. It runs for all combinations in the grid."""
-QUICK_JAIN_WALLACE = StudyLength(
+QUICK_JAIN_WALLACE = StudySettings(
     grid={
         "dataset": ["sst"],
         "encoder": ["bilstm", "mlp"],
@@ -125,19 +127,19 @@ QUICK_JAIN_WALLACE = StudyLength(
 def jain_wallace(steps: Steps) -> None:
     """Attention is not Explanation (Jain & Wallace 2019).
 
-    The line above is the title of the report. For every data set, encoder and attention, the study
-    trains a model and audits it twice.
+    Add the steps and tables of this paper to a plan: for every data set, encoder and type of
+    attention, train a model and audit it twice.
     """
     steps.paper = "jain-wallace"
-    length = QUICK_JAIN_WALLACE if steps.quick else JAIN_WALLACE
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_JAIN_WALLACE if steps.quick else JAIN_WALLACE
+    for cell in steps.grid(**settings.grid):
         data = cell["dataset"]
-        settings = {**AUTHORS_SETTINGS.get(data, {}), **length.train_arguments}
+        train_arguments = {**AUTHORS_SETTINGS.get(data, {}), **settings.train_arguments}
         if steps.has_pairs(data):
             # The second text (a question or a hypothesis) is the query of the attention.
-            settings["query_encoder"] = True
-        base = steps.add("train", "base", cell, **cell, **settings)
-        audit_arguments = {"model": base, **length.audit_arguments}
+            train_arguments["query_encoder"] = True
+        base = steps.add("train", "base", cell, **cell, **train_arguments)
+        audit_arguments = {"model": base, **settings.audit_arguments}
         steps.add("audit", "audit", cell, **audit_arguments, tests=JAIN_WALLACE_TESTS)
         steps.add("audit", "search", cell, **audit_arguments, tests=SEARCH_TESTS)
     steps.add_table("Agreement over all texts", audit=AGREEMENT_COLUMNS)
@@ -154,9 +156,9 @@ WIEGREFFE_PINTER_TESTS: dict[str, dict[str, Any]] = {
     "diagnostic_mlp": {},
 }
 """Maps retraining tests in the study ``wiegreffe-pinter`` to their options."""
-WIEGREFFE_PINTER = StudyLength(grid={"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
+WIEGREFFE_PINTER = StudySettings(grid={"dataset": ["sst"]}, retraining_tests=WIEGREFFE_PINTER_TESTS)
 """Full version of the study ``wiegreffe-pinter``. It runs for all combinations in the grid."""
-QUICK_WIEGREFFE_PINTER = StudyLength(
+QUICK_WIEGREFFE_PINTER = StudySettings(
     grid={"dataset": ["sst"]},
     train_arguments={"epochs": 3},
     retraining_tests={
@@ -173,16 +175,21 @@ WIEGREFFE_PINTER_ARCHITECTURE = {"encoder": "bilstm", "attention": "additive"}
 def wiegreffe_pinter(steps: Steps) -> None:
     """Attention is not not Explanation (Wiegreffe & Pinter 2019).
 
-    The line above is the title of the report. For every data set, the study trains a model and
-    retrains it with other attention.
+    Add the steps of this paper to a plan: for every data set, train a model and then retrain it
+    with other attention.
     """
     steps.paper = "wiegreffe-pinter"
-    length = QUICK_WIEGREFFE_PINTER if steps.quick else WIEGREFFE_PINTER
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_WIEGREFFE_PINTER if steps.quick else WIEGREFFE_PINTER
+    for cell in steps.grid(**settings.grid):
         base = steps.add(
-            "train", "base", cell, **cell, **WIEGREFFE_PINTER_ARCHITECTURE, **length.train_arguments
+            "train",
+            "base",
+            cell,
+            **cell,
+            **WIEGREFFE_PINTER_ARCHITECTURE,
+            **settings.train_arguments,
         )
-        steps.add("retrain", "retrained", cell, model=base, tests=length.retraining_tests)
+        steps.add("retrain", "retrained", cell, model=base, tests=settings.retraining_tests)
 
 
 SINGLE_ERASURE_COLUMNS = {
@@ -197,7 +204,7 @@ SINGLE_ERASURE_COLUMNS = {
 
 ERASURE_TESTS = {"erasure": {"each_random": True, "bottom_up": True}}
 """Maps audit tests in the study ``serrano-smith`` to their options."""
-SERRANO_SMITH = StudyLength(
+SERRANO_SMITH = StudySettings(
     grid={
         "dataset": ["imdb10"],
         "hierarchical": [True, False],
@@ -205,7 +212,7 @@ SERRANO_SMITH = StudyLength(
     }
 )
 """Full version of the study ``serrano-smith``. It runs for all combinations in the grid."""
-QUICK_SERRANO_SMITH = StudyLength(
+QUICK_SERRANO_SMITH = StudySettings(
     grid={**SERRANO_SMITH.grid, "encoder": ["bigru", "none"]},
     train_arguments={"epochs": 2, "train_limit": 2000},
     audit_arguments=FEW_TEXTS,
@@ -216,15 +223,17 @@ QUICK_SERRANO_SMITH = StudyLength(
 def serrano_smith(steps: Steps) -> None:
     """Is Attention Interpretable? (Serrano & Smith 2019).
 
-    The line above is the title of the report. For every data set, architecture and encoder, the
-    study trains a model and audits it.
+    Add the steps and tables of this paper to a plan: for every data set, architecture and encoder,
+    train a model and audit it.
     """
     steps.paper = "serrano-smith"
-    length = QUICK_SERRANO_SMITH if steps.quick else SERRANO_SMITH
-    train_arguments = {"procedure": "serrano-smith", **length.train_arguments}
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_SERRANO_SMITH if steps.quick else SERRANO_SMITH
+    train_arguments = {"procedure": "serrano-smith", **settings.train_arguments}
+    for cell in steps.grid(**settings.grid):
         base = steps.add("train", "base", cell, **cell, **train_arguments)
-        steps.add("audit", "audit", cell, model=base, tests=ERASURE_TESTS, **length.audit_arguments)
+        steps.add(
+            "audit", "audit", cell, model=base, tests=ERASURE_TESTS, **settings.audit_arguments
+        )
     steps.add_table("One weight erased", audit=SINGLE_ERASURE_COLUMNS)
 
 
@@ -242,12 +251,12 @@ DIVERSITY_COLUMNS = {
 """Maps column titles to statistics, for both tables in the study ``mohankumar``."""
 
 
-MOHANKUMAR = StudyLength(
+MOHANKUMAR = StudySettings(
     grid={"dataset": ["sst"]},
     audit_arguments={"tests": ["correlation", "permutation", "erasure", "conicity"]},
 )
 """Full version of the study ``mohankumar``. It runs for all combinations in the grid."""
-QUICK_MOHANKUMAR = StudyLength(
+QUICK_MOHANKUMAR = StudySettings(
     grid=MOHANKUMAR.grid,
     train_arguments={"epochs": 3},
     audit_arguments={**MOHANKUMAR.audit_arguments, **FEW_TEXTS},
@@ -264,8 +273,8 @@ def mohankumar(steps: Steps) -> None:
     diversity LSTM with its penalty, the same model without the penalty, and the orthogonal LSTM.
     """
     steps.paper = "mohankumar"
-    length = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_MOHANKUMAR if steps.quick else MOHANKUMAR
+    for cell in steps.grid(**settings.grid):
         for weight in steps.grid(conicity_weight=[0, 0.5]):
             # Weight 0 is the model without penalty. The BiLSTM has two directions of 128 units,
             # while the paper's LSTM has one direction of 256.
@@ -276,10 +285,10 @@ def mohankumar(steps: Steps) -> None:
                 model_cell,
                 **model_cell,
                 encoder="bilstm",
-                **length.train_arguments,
+                **settings.train_arguments,
             )
             steps.add(
-                "audit", "diversity_audit", model_cell, model=diverse, **length.audit_arguments
+                "audit", "diversity_audit", model_cell, model=diverse, **settings.audit_arguments
             )
         orthogonal = steps.add(
             "train",
@@ -287,9 +296,9 @@ def mohankumar(steps: Steps) -> None:
             cell,
             **cell,
             **ORTHOGONAL_LSTM_ARCHITECTURE,
-            **length.train_arguments,
+            **settings.train_arguments,
         )
-        steps.add("audit", "orthogonal_audit", cell, model=orthogonal, **length.audit_arguments)
+        steps.add("audit", "orthogonal_audit", cell, model=orthogonal, **settings.audit_arguments)
     steps.add_table(
         "Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSITY_COLUMNS
     )
@@ -323,13 +332,13 @@ The paper does not report these statistics. ``a/b`` is the ratio of two statisti
 """
 
 
-TUTEK_SNAJDER = StudyLength(
+TUTEK_SNAJDER = StudySettings(
     grid={"dataset": ["sst"], "attention": ["additive", "dot_product"]},
     audit_arguments={"tests": ["fragility", "single_token", "adversarial", "conicity"]},
     retraining_tests={"adversary": {"lambdas": [0.0005, 0.001, 0.002], "epochs": 20}},
 )
 """Full version of the study ``tutek-snajder``. It runs for all combinations in the grid."""
-QUICK_TUTEK_SNAJDER = StudyLength(
+QUICK_TUTEK_SNAJDER = StudySettings(
     grid={"dataset": ["sst"], "attention": ["additive"]},
     train_arguments={"epochs": 3},
     audit_arguments={**TUTEK_SNAJDER.audit_arguments, **FEW_TEXTS},
@@ -341,25 +350,25 @@ QUICK_TUTEK_SNAJDER = StudyLength(
 def tutek_snajder(steps: Steps) -> None:
     """Staying True to Your Word (Tutek & Šnajder 2020).
 
-    The line above is the title of the report. The study trains a model with every regulariser,
-    audits it, and trains adversaries for it. The paper does not publish the weights of the
-    penalties, so they are our choice.
+    Add the steps and tables of this paper to a plan: train a model with every regulariser, audit
+    it, and train adversaries, which should give the same predictions with other attention. The
+    paper does not publish the weights of the penalties, so they are our choice.
     """
     steps.paper = "tutek-snajder"
-    length = QUICK_TUTEK_SNAJDER if steps.quick else TUTEK_SNAJDER
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_TUTEK_SNAJDER if steps.quick else TUTEK_SNAJDER
+    for cell in steps.grid(**settings.grid):
         for name, regulariser in REGULARISERS.items():
             model_cell = cell | {"model": name}
             train_arguments = {
                 **cell,
                 **TUTEK_SNAJDER_ARCHITECTURE,
                 **regulariser,
-                **length.train_arguments,
+                **settings.train_arguments,
             }
             model = steps.add("train", "base", model_cell, **train_arguments)
-            steps.add("audit", "audit", model_cell, model=model, **length.audit_arguments)
+            steps.add("audit", "audit", model_cell, model=model, **settings.audit_arguments)
             steps.add(
-                "retrain", "adversaries", model_cell, model=model, tests=length.retraining_tests
+                "retrain", "adversaries", model_cell, model=model, tests=settings.retraining_tests
             )
     steps.add_table("Which other numbers does regularisation change?", audit=REGULARISATION_COLUMNS)
 
@@ -406,7 +415,7 @@ ENCODER_COLUMNS = {
 
 ENCODER_TESTS = ["correlation", "permutation", "adversarial", "erasure"]
 """Names of the audit tests in the study ``encoders``."""
-ENCODERS = StudyLength(
+ENCODERS = StudySettings(
     grid={
         "dataset": ["sst", "imdb"],
         "encoder": ["none", "mlp", "cnn", "bilstm", "bigru"],
@@ -415,7 +424,7 @@ ENCODERS = StudyLength(
     audit_arguments={"test_limit": 500, "tests": ENCODER_TESTS},
 )
 """Full version of the study ``encoders``. It runs for all combinations in the grid."""
-QUICK_ENCODERS = StudyLength(
+QUICK_ENCODERS = StudySettings(
     grid={"dataset": ["sst"], "encoder": ["mlp", "bilstm"]},
     train_arguments=QUICK_TRAINING,
     audit_arguments={"test_limit": 200, "tests": ENCODER_TESTS},
@@ -426,41 +435,42 @@ QUICK_ENCODERS = StudyLength(
 def encoders(steps: Steps) -> None:
     """How does the encoder affect attention?
 
-    The line above is the title of the report. For every data set and encoder, the study trains a
-    model and audits it.
+    Add the steps and tables of this study to a plan: for every data set and encoder, train a model
+    and audit it.
     """
-    length = QUICK_ENCODERS if steps.quick else ENCODERS
-    for cell in steps.grid(**length.grid):
-        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
-        steps.add("audit", "audit", cell, model=base, **length.audit_arguments)
+    settings = QUICK_ENCODERS if steps.quick else ENCODERS
+    for cell in steps.grid(**settings.grid):
+        base = steps.add("train", "base", cell, **cell, **settings.train_arguments)
+        steps.add("audit", "audit", cell, model=base, **settings.audit_arguments)
     steps.add_table("Attention by encoder", audit=ENCODER_COLUMNS)
 
 
-ROOM_COLUMNS = {
+LARGEST_JSD_COLUMNS = {
     "mean top probability": "probability",
     "share of the largest possible JSD (ε .01)": "epsilon_max_jsd@0.01/largest_jsd",
     "largest possible JSD": "largest_jsd",
 }
-"""Maps column titles to statistics, for the tables in the study ``room``.
+"""Maps column titles to names of statistics, for the tables in the study ``room``.
 
-The study measures the largest Jensen-Shannon divergence (JSD) between the model's attention and any
-attention that changes the output by at most ε. ``a/b`` is the ratio of two statistics.
+``epsilon_max_jsd@0.01`` is the largest change of the attention that changes the output by at most
+.01. The change is measured as Jensen-Shannon divergence (JSD). ``a/b`` is the ratio of two
+statistics.
 """
 
 
-SIZE_COLUMNS = {"accuracy": "accuracy", **ROOM_COLUMNS}
+SIZE_COLUMNS = {"accuracy": "accuracy", **LARGEST_JSD_COLUMNS}
 """Maps column titles to statistics, for the table "By size" in the study ``room``."""
 TEXT_LENGTH_BOUNDS = [10, 20, 40, 80, 160]
 """Bounds between groups of text lengths, in tokens. The first group has fewer than 10 tokens."""
 EXACT_TESTS = {"adversarial": {"method": "exact"}}
 """Audit test ``adversarial`` with its option for the exact adversarial attention."""
-ROOM = StudyLength(
+ROOM = StudySettings(
     grid={"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
     audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
 )
 """Full version of the study ``room``. It runs for all combinations in the grid."""
-QUICK_ROOM = StudyLength(
+QUICK_ROOM = StudySettings(
     grid={"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
     audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
@@ -469,17 +479,18 @@ QUICK_ROOM = StudyLength(
 
 
 def room(steps: Steps) -> None:
-    """How do model size and text length change the room an adversary has?
+    """How does the largest possible change of attention depend on model size and text length?
 
-    The line above is the title of the report. The room is the largest possible change of the
-    attention. For every data set and encoder size, the study trains a model and audits it.
+    Add the steps and tables of this study to a plan: for every data set and encoder size, train a
+    model and audit it. The audit measures the largest change of the attention that leaves the
+    output nearly unchanged.
     """
-    length = QUICK_ROOM if steps.quick else ROOM
-    for cell in steps.grid(**length.grid):
-        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
-        steps.add("audit", "audit", cell, model=base, **length.audit_arguments)
+    settings = QUICK_ROOM if steps.quick else ROOM
+    for cell in steps.grid(**settings.grid):
+        base = steps.add("train", "base", cell, **cell, **settings.train_arguments)
+        steps.add("audit", "audit", cell, model=base, **settings.audit_arguments)
     steps.add_table("By size", audit=SIZE_COLUMNS)
-    steps.add_table("By size and length", TEXT_LENGTH_BOUNDS, audit=ROOM_COLUMNS)
+    steps.add_table("By size and length", TEXT_LENGTH_BOUNDS, audit=LARGEST_JSD_COLUMNS)
 
 
 TASK_COLUMNS = {
@@ -497,7 +508,7 @@ Scores are named test/model/metric.
 """
 
 
-WHICH_TASKS = StudyLength(
+WHICH_TASKS = StudySettings(
     grid={
         "dataset": ["sst", "imdb", "agnews"],
         "encoder": ["bilstm", "cnn", "mlp"],
@@ -505,7 +516,7 @@ WHICH_TASKS = StudyLength(
     train_arguments=SHORT_TRAINING,
 )
 """Full version of the study ``which-tasks``. It runs for all combinations in the grid."""
-QUICK_WHICH_TASKS = StudyLength(
+QUICK_WHICH_TASKS = StudySettings(
     grid={"dataset": ["sst"], "encoder": ["bilstm", "mlp"]}, train_arguments=QUICK_TRAINING
 )
 """Quick version of the study ``which-tasks``, with less training than the full version."""
@@ -514,13 +525,13 @@ QUICK_WHICH_TASKS = StudyLength(
 def which_tasks(steps: Steps) -> None:
     """Which tasks need attention?
 
-    The line above is the title of the report. For every data set and encoder, the study trains a
-    model, and then another model with uniform attention.
+    Add the steps and tables of this study to a plan: for every data set and encoder, train a model,
+    and then another model with uniform attention.
     """
-    length = QUICK_WHICH_TASKS if steps.quick else WHICH_TASKS
-    n_texts = length.train_arguments["train_limit"]
-    for cell in steps.grid(**length.grid):
-        base = steps.add("train", "base", cell, **cell, **length.train_arguments)
+    settings = QUICK_WHICH_TASKS if steps.quick else WHICH_TASKS
+    n_texts = settings.train_arguments["train_limit"]
+    for cell in steps.grid(**settings.grid):
+        base = steps.add("train", "base", cell, **cell, **settings.train_arguments)
         retrain_arguments = {"model": base, "train_limit": n_texts}
         steps.add("retrain", "retrained", cell, **retrain_arguments, tests=["uniform"])
     steps.add_table("The value of attention", retrained=TASK_COLUMNS)
@@ -549,7 +560,7 @@ The attention of a guided model is imposed by another model. Scores are named te
 """
 
 
-TRANSFER = StudyLength(
+TRANSFER = StudySettings(
     grid={
         "dataset": ["sst", "agnews"],
         "guide": ["mlp", "cnn", "bilstm"],
@@ -558,7 +569,7 @@ TRANSFER = StudyLength(
     train_arguments=SHORT_TRAINING,
 )
 """Full version of the study ``transfer``. It runs for all combinations in the grid."""
-QUICK_TRANSFER = StudyLength(
+QUICK_TRANSFER = StudySettings(
     grid={"dataset": ["sst"], "guide": ["mlp", "bilstm"], "guided": ["mlp"]},
     train_arguments=QUICK_TRAINING,
 )
@@ -568,17 +579,17 @@ QUICK_TRANSFER = StudyLength(
 def transfer(steps: Steps) -> None:
     """Can weights be transferred between models?
 
-    The line above is the title of the report. The study trains guides, whose attention weights are
-    then imposed on other models. Each guided encoder is also trained with its own attention and
-    with uniform attention, for comparison.
+    Add the steps and tables of this study to a plan. First, train models whose attention is copied
+    later (guides). Then train other models that must use a guide's attention weights. For
+    comparison, train the same models with their own attention and with uniform attention.
     """
-    length = QUICK_TRANSFER if steps.quick else TRANSFER
-    n_texts = length.train_arguments["train_limit"]
-    for cell in steps.grid(**length.grid):
+    settings = QUICK_TRANSFER if steps.quick else TRANSFER
+    n_texts = settings.train_arguments["train_limit"]
+    for cell in steps.grid(**settings.grid):
         dataset_cell = {"dataset": cell["dataset"]}
         guide_cell = dataset_cell | {"guide": cell["guide"]}
         guided_cell = dataset_cell | {"guided": cell["guided"]}
-        train_arguments = {**dataset_cell, **length.train_arguments}
+        train_arguments = {**dataset_cell, **settings.train_arguments}
         own_arguments = train_arguments | {"encoder": cell["guided"]}
         uniform_arguments = own_arguments | {"attention": "uniform"}
         models = {
@@ -617,7 +628,7 @@ def check_study(study: str | Path) -> None:
         study: Study name, or path of a Python file.
 
     Raises:
-        AttnProbeError: If the study does not exist.
+        AttnProbeError: If no built-in study has this name, and there is no such file.
     """
     is_file = Path(study).suffix == ".py" and Path(study).is_file()
     if str(study) not in STUDIES_BY_NAME and not is_file:

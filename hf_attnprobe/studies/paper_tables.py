@@ -87,7 +87,7 @@ class Results:
     """Results of a study whose steps have run. Each folder is read at most once.
 
     Attributes:
-        plan: The study.
+        plan: The study's steps and tables.
         folder: Study folder.
         jobs_by_step: Jobs by step name.
         rows: Function that takes an audit's folder and returns its statistics.
@@ -110,17 +110,22 @@ class Results:
         return self.jobs_by_step.get(step, [])
 
     def get_job(self, step: str, cell: Mapping[str, Scalar]) -> Job:
-        """Return the job of a step that belongs to a grid cell.
+        """Return the job of a step that belongs to a combination of grid values.
 
         Args:
             step: Step name.
-            cell: A grid cell, which may have more values than the job's cell.
+            cell: The combination, such as {"dataset": "sst", "encoder": "cnn"}. It may contain
+                values that the step does not depend on.
         """
         return next(job for job in self.jobs_by_step[step] if job.is_in_cell(cell))
 
     def _read_statistics(self, folder: str) -> pd.DataFrame:
-        """Return an audit's statistics for its only head, and accuracy, [texts, statistics]."""
+        """Read the statistics of an audit with a single head, [texts, statistics].
+
+        The accuracy of each text is added as another column.
+        """
         rows = read_rows(self.folder / folder / "rows")
+        # Rows for several heads together, or for predictions, have a negative layer or head.
         is_head_row = (rows.layer >= 0) & (rows["head"] >= 0)
         heads = rows.loc[is_head_row, ["layer", "head"]].drop_duplicates()
         if len(heads) > 1:
@@ -128,7 +133,6 @@ class Results:
                 f"a table column needs an audit with a single head, but {folder} has {len(heads)} "
                 "heads. Choose one head with the arguments layers and heads of this step."
             )
-        # Rows that belong to several heads together are dropped.
         rows = rows[is_head_row | (rows.test == PREDICTION_TEST)]
         rows = rows.drop_duplicates(["example_id", "statistic"])
         wide = rows.pivot(index="example_id", columns="statistic", values="value")
@@ -140,7 +144,7 @@ class Results:
         """Read a JSON file in a job's folder.
 
         Args:
-            job: The job that wrote the file.
+            job: The step that wrote the file.
             name: File name.
             kind: Expected type of the content.
 
@@ -166,7 +170,7 @@ class Results:
 
         Args:
             column: A column with a statistic or a score.
-            job: A job of the column's step.
+            job: One run of the step, for example for one data set.
             lengths: Range of text lengths in tokens. Only texts in this range are used; None uses
                 all texts.
 
@@ -182,11 +186,18 @@ class Results:
         if values is None:
             return None
         if lengths is not None:
+            # "left" includes the lower limit, but not the upper limit.
             values = values[rows.n_tokens.between(lengths.start, lengths.stop, "left")]
         return compute_mean(values)
 
     def _find_score(self, name: str, difference: bool, job: Job) -> Estimate | None:
-        """Return a score from a retraining, or how far it is below the score of the reference model."""
+        """Return a model's score from a retraining.
+
+        Args:
+            name: The test, the model and the score, such as "uniform/base/f1".
+            difference: Whether to return the loss relative to the test's reference model instead.
+            job: The retraining.
+        """
         test, model, metric = name.split("/")
         scores = self.retraining(job.folder).scores.get(test, ())
         score = find_score(scores, model, metric)
@@ -202,13 +213,16 @@ class Results:
         """Return the class names of an audited model, or an empty list if it has no classes.
 
         Args:
-            job: A job that audits the model.
+            job: The step that audits the model.
         """
         prediction = self._read_summary(job)["provenance"].get("prediction") or {}
         return prediction["outcomes"] if prediction.get("kind") == "classes" else []
 
     def list_models_at_chance(self) -> list[str]:
-        """Return the folders of audits whose model may not be better than a constant prediction."""
+        """Return the audits whose model may be no better than always predicting the same class.
+
+        An audit is named by its folder.
+        """
         folders = []
         for job in self.plan.jobs:
             if job.verb == "audit":
@@ -219,20 +233,22 @@ class Results:
 
 
 def compute_ratio(rows: pd.DataFrame, statistic: str) -> pd.Series | None:
-    """Return a statistic's values, or the quotients of two statistics.
+    """Return a statistic's value for every text, or the ratio of two statistics.
 
     Args:
         rows: Statistics from an audit, [texts, statistics].
-        statistic: Statistic name, or two names as ``a/b``.
+        statistic: Name of a statistic, or two names as ``a/b`` for their ratio.
 
     Returns:
         One value for each text, NaN if b is 0; None if a test was not run.
     """
+    # Without a slash, the denominator is an empty string.
     numerator, _, denominator = statistic.partition("/")
     if not denominator:
         return rows.get(numerator)
     if numerator not in rows or denominator not in rows:
         return None
+    # `where` replaces 0 by NaN, so that the ratio is NaN too.
     return rows[numerator] / rows[denominator].where(rows[denominator] > 0)
 
 
@@ -267,7 +283,7 @@ def get_dataset(job: Job) -> str:
     """Return the short name of a job's data set.
 
     Args:
-        job: A job of a study.
+        job: A step of a study, with its arguments.
     """
     return str(job.cell.get("dataset") or name_dataset(job.arguments["dataset"]))
 
@@ -287,16 +303,19 @@ not "8".
 
 
 def make_grid_tables(results: Results) -> list[ResultTable]:
-    """Return the tables that a study itself defines, with a row for each grid cell.
+    """Return the tables that a study itself defines, with :meth:`Steps.add_table`.
+
+    A table has one row for each combination of values in the study's grid, such as a data set and
+    an encoder.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     return [_make_grid_table(results, table) for table in results.plan.tables]
 
 
 def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
-    """Return a table with a row for each grid cell, and a sentence for each column."""
+    """Return a table with one row per combination of grid values, and one sentence per column."""
     jobs = find_row_jobs(table, results.jobs_by_step)
     ranges = _make_ranges(table.lengths) if table.lengths else {"": None}
     rows: list[Row] = []
@@ -309,6 +328,7 @@ def _make_grid_table(results: Results, table: StudyTable) -> ResultTable:
         labels: list[TableCell] = [*job.cell.values()]
         row_name = _name_cell(job.cell)
         if range_name:
+            # A range of text lengths without any texts gets no row.
             if not any(value and value.n for value in values):
                 continue
             labels.append(range_name)
@@ -340,7 +360,9 @@ def _make_ranges(bounds: Sequence[int]) -> dict[str, range]:
 
 
 def _name_cell(cell: Mapping[str, Scalar]) -> str:
-    """Return a name for a grid cell, made of its values.
+    """Name one combination of grid values, such as a data set and an encoder size.
+
+    The list's name precedes the value, unless the value explains itself.
 
     >>> _name_cell({"dataset": "sst", "encoder_size": 8})
     'sst encoder_size 8'
@@ -354,7 +376,10 @@ def _name_cell(cell: Mapping[str, Scalar]) -> str:
 
 
 def _describe_column(column: StudyColumn, values: Mapping[str, Estimate | None]) -> str | None:
-    """Return a sentence that compares a column's values with its threshold, if it has one."""
+    """Return a sentence that compares a column's values with the column's threshold.
+
+    The result is None if the column has no threshold or no values.
+    """
     defined_values = {}
     for name, value in values.items():
         if value is not None and not math.isnan(value.value):
@@ -366,17 +391,18 @@ def _describe_column(column: StudyColumn, values: Mapping[str, Estimate | None])
 
 
 def _compare_with_threshold(threshold: float, means: str, values: Mapping[str, Estimate]) -> str:
-    """Describe which values lie above a threshold, below it, or neither.
+    """Describe which values are above a threshold, which are below it, and which are unclear.
 
-    The whole confidence interval must lie above or below. A value without an interval, or from too
-    few texts, counts as neither.
+    A value is above or below if its whole confidence interval is. A value without an interval, or
+    from too few texts, is unclear.
 
     Args:
         threshold: The threshold.
-        means: Statement that is true above the threshold.
+        means: Statement that is true for values above the threshold, such as "attention is needed".
         values: Values by row name.
     """
-    # Both thresholds of the rule are equal, so that the answer "partly" cannot occur.
+    # A rule has a threshold for "partly" and one for "yes". Here both are equal, so that "partly"
+    # cannot occur.
     rule = Rule("", "", "", partly=threshold, yes=threshold, source="")
     answers = {name: grade(value, rule) for name, value in values.items()}
     n_above = list(answers.values()).count(Answer.YES)
@@ -410,12 +436,13 @@ TABLES_WITHOUT_ROWS = read_package_yaml(
 
 
 def _make_table(name: str, rows: Iterable[Row], *sentences_of_results: str | None) -> ResultTable:
-    """Combine rows with the title, head and explanations from ``papers.yaml``.
+    """Make a table from rows of results, with the title and explanations from ``papers.yaml``.
 
     Args:
         name: Key of the table in ``papers.yaml``.
         rows: Rows of results.
-        *sentences_of_results: Sentences that come before the explanations; None is ignored.
+        *sentences_of_results: Sentences about the results, which come before the explanations. None
+            is ignored.
     """
     texts: ResultTable = TABLES_WITHOUT_ROWS[name]
     sentences = (*filter(None, sentences_of_results), *texts.sentences)
@@ -495,12 +522,14 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
     """Return Jain & Wallace's tables: rank correlations, adversaries and shuffled weights.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     all_texts = [
         _TextGroup(job, None, results.rows(job.folder)) for job in results.get_jobs("audit")
     ]
-    groups = [part for group in all_texts for part in _divide_by_class(results, group)]
+    groups = []
+    for group in all_texts:
+        groups += _divide_by_class(results, group)
     return [
         _make_table("correlation", _make_correlation_rows(groups)),
         _make_table("overall", _make_overall_rows(all_texts)),
@@ -511,7 +540,11 @@ def make_jain_wallace_tables(results: Results) -> list[ResultTable]:
 
 
 def _divide_by_class(results: Results, all_texts: _TextGroup) -> list[_TextGroup]:
-    """Divide an audit's texts by predicted class, unless the paper pools the data set's classes."""
+    """Divide an audit's texts by predicted class, as in the paper.
+
+    For some data sets, the paper only reports numbers for all texts together. Their texts are not
+    divided.
+    """
     if get_dataset(all_texts.job) in PUBLISHED.pooled:
         return [all_texts]
     classes = results.get_class_names(all_texts.job)
@@ -538,14 +571,15 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield a row with each audit's F1 or accuracy, followed by rows with its rank agreements τ.
+    """Yield one row with each audit's F1 or accuracy, and then rows with its rank agreements τ.
 
-    Each row also contains the number from the authors' own rerun, if they released it.
+    Each row also contains the published number, if the authors released one.
     """
     for group in all_texts:
         dataset, encoder, attention = group.table_labels
         dataset_reruns = PUBLISHED.reruns.get(dataset, {})
         encoder_reruns = dataset_reruns.get(encoder, {})
+        # The published numbers are three rank agreements and a score.
         *published_agreements, published_score = encoder_reruns.get(attention, (None,) * 4)
         metric, score = _compute_performance(group.rows)
         yield *group.table_labels, metric, score, None, published_score, None
@@ -560,11 +594,16 @@ def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
-    """Return the name and value of a score: F1 for class 1 of two classes, else accuracy."""
+    """Return the name and the value of a score on the labelled texts.
+
+    The score is F1 for class 1 if there are two classes, and accuracy otherwise.
+    """
+    # Texts without a label have the label −1.
     labelled = rows[rows.label >= 0]
     predicted = labelled.predicted_class.to_numpy(dtype=int)
     if not {*labelled.label, *predicted} <= {0, 1}:
         return "accuracy", compute_mean(labelled.accuracy)
+    # A predicted class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
     scores = compute_metrics(labelled.label.to_numpy(dtype=int), np.eye(2)[predicted])
     return "F1", round_number(scores["f1"])
 
@@ -597,7 +636,11 @@ def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
 def _make_difference_row(
     group: _TextGroup, name: str, statistic: str, differences: pd.Series
 ) -> Row:
-    """Return a row about a difference in τ: mean, median, positive share and published average."""
+    """Return a table row about the difference between two rank agreements τ.
+
+    It contains the mean, the median, the share of texts with a positive difference, and the mean
+    that the paper published.
+    """
     dataset, encoder, attention = group.table_labels
     is_published_model = (attention, encoder) == ("additive", "bilstm")
     published = PUBLISHED.tau_differences[statistic] if is_published_model else None
@@ -615,9 +658,10 @@ def _make_difference_row(
 
 
 def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows with the largest JSD of any attention that changes the output by at most .05.
+    """Yield rows about how much attention can change if the output changes by at most .05.
 
-    The row contains the result of a search, the exact value, and the published value.
+    The change of the attention is measured as JSD. Each row contains the largest change that a
+    search found, the exact maximum, and the published number.
     """
     statistic = "epsilon_max_jsd@0.05"
     for group in groups:
@@ -641,7 +685,10 @@ def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
 
 
 def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows with the output change under shuffled weights, in bins by the largest weight."""
+    """Yield rows about how much the output changes if attention weights are shuffled.
+
+    Texts are grouped by their largest attention weight, in bins such as [0.25, 0.5).
+    """
     bin_edges = itertools.pairwise(ATTENTION_BIN_EDGES)
     bins = list(zip(list_bin_names(), bin_edges, strict=True))
     for group in groups:
@@ -668,10 +715,13 @@ POOLED_SUFFIX = ", pooled"
 
 
 def make_serrano_smith_tables(results: Results) -> list[ResultTable]:
-    """Return Serrano & Smith's tables: how many weights flip a decision, and single weights.
+    """Return the two tables of Serrano & Smith.
+
+    The first table contains how many attention weights must be erased to change a decision. The
+    second table is about erasing a single weight.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     audits = [(_get_labels(job), results.rows(job.folder)) for job in results.get_jobs("audit")]
     return [
@@ -691,21 +741,27 @@ def _get_labels(job: Job) -> tuple[str, str, str]:
 
 
 def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
-    """Yield rows with the median fraction of weights whose erasure flips the decision, by order."""
+    """Yield rows about which share of the attention weights must be erased to change a decision.
+
+    The share is a median over texts. It depends on the order in which the weights are erased, such
+    as by attention or at random.
+    """
     for (dataset, architecture, encoder), rows in audits:
         published_datasets = PUBLISHED.fraction_to_flip if architecture == "FLAN" else {}
+        # A data set that the paper does not use is compared with the most similar one.
         nearest_dataset = PUBLISHED.nearest.get(dataset, dataset)
         published_medians = published_datasets.get(nearest_dataset, {}).get(encoder, {})
         for order, *values in _make_order_cells(rows):
+            # Rows for all random orders together have a suffix in their names.
             published = published_medians.get(order.removesuffix(POOLED_SUFFIX))
             yield dataset, architecture, encoder, order, *values, published
 
 
 def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
-    """Yield rows about ΔJS, in bins by Δα.
+    """Yield rows that compare erasing the largest attention weight with erasing a random weight.
 
-    ΔJS is the output change from erasing the largest weight minus the change from erasing a random
-    weight. Δα is the difference between these two weights.
+    ΔJS is the output change from erasing the largest weight minus the change from erasing the
+    random weight. Texts are grouped by Δα, the difference between these two weights.
     """
     for labels, rows in audits:
         if "delta_js" in rows:
@@ -760,10 +816,13 @@ def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, Tabl
 
 
 def make_tutek_snajder_tables(results: Results) -> list[ResultTable]:
-    """Return Tutek & Šnajder's tables, about F1 with other attention and about adversaries.
+    """Return the two tables of Tutek & Šnajder.
+
+    The first table is about F1 with uniform and permuted attention, the second one about models that
+    were trained to have other attention (adversaries).
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     change_rows = [_make_change_row(results, job) for job in results.get_jobs("audit")]
     adversary_table = _make_table("harder", _make_adversary_rows(results))
@@ -778,7 +837,7 @@ def _get_model_labels(job: Job) -> tuple[str, str, str]:
 
 
 def _make_change_row(results: Results, job: Job) -> Row:
-    """Return a model's F1 and its changes with other attention, next to the published numbers."""
+    """Return a row with a model's F1, its changes with other attention, and published numbers."""
     dataset, attention, regulariser = _get_model_labels(job)
     published_models = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
     published = published_models.get(regulariser, (None, None, None))
@@ -818,7 +877,10 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
 
 
 def _make_adversary_rows(results: Results) -> Iterator[Row]:
-    """Yield rows with the attention change (JSD), output change (TVD) and F1 of every adversary."""
+    """Yield a row for every adversary: change of the attention (JSD), of the output (TVD), and F1.
+
+    An adversary is trained to make the same predictions as the base model with other attention.
+    """
     for job in results.get_jobs("adversaries"):
         report = results.retraining(job.folder)
         for point in compute_points(report.statistics, report.scores):
@@ -840,10 +902,13 @@ guide)."""
 
 
 def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
-    """Return Wiegreffe & Pinter's tables: uniform attention, seeds, guides and adversaries.
+    """Return the tables of Wiegreffe & Pinter.
+
+    They are about models with uniform attention, with another seed, with another model's attention
+    (a guide), and about models that were trained to attend elsewhere (adversaries).
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     jobs = results.get_jobs("retrained")
     retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
@@ -861,12 +926,13 @@ def _make_table_with_answers(
     retrained: Sequence[tuple[str, RetrainingReport]],
     make_rows: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
-    """Return a table about all data sets, with the answers to one question as its first sentences.
+    """Return a table about all data sets, preceded by each data set's answer to a question.
 
     Args:
         name: Key of the table in ``papers.yaml``.
-        question: Field of :class:`~hf_attnprobe.retraining.verdict.Verdict`, such as ``need``.
-        retrained: Data sets and their retraining reports.
+        question: Field of :class:`~hf_attnprobe.retraining.verdict.Verdict`, such as ``need`` for
+            "Is attention needed?".
+        retrained: Pairs of a data set name and its retraining report.
         make_rows: Function that returns the rows for a data set and its report.
     """
     sentences: list[str] = []
@@ -885,7 +951,10 @@ def _list_f1_cells(
     models: Sequence[str],
     published: Mapping[str, float],
 ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
-    """Yield four cells per model: its name, F1, F1 loss compared with the reference, and published F1."""
+    """Yield four table cells per model: name, F1, loss of F1, and published F1.
+
+    The loss is relative to the reference model of the test, whose own loss is None.
+    """
     for model in models:
         score = find_score(report.scores.get(test, ()), model)
         if score is not None:
@@ -903,7 +972,10 @@ def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 
 
 def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
-    """Yield rows with the JSD of the attention with another seed, by largest weight and class."""
+    """Yield rows about how much attention changes (JSD) if a model is trained with another seed.
+
+    Texts are grouped by their largest attention weight and their predicted class.
+    """
     for seed_bin in report.bins:
         median = Estimate(seed_bin.median_jsd, None, seed_bin.n)
         published = PUBLISHED.seed_jsd.get(dataset)
@@ -918,7 +990,11 @@ def _make_guide_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
 
 
 def _make_adversary_table(dataset: str, report: RetrainingReport) -> ResultTable:
-    """Return a table of JSD, output change and F1 for all adversaries and baselines."""
+    """Return a table about all adversaries of a data set and the models that they are compared with.
+
+    An adversary is trained to make similar predictions with other attention. The columns are the
+    change of the attention (JSD), the change of the output, and F1.
+    """
     published = PUBLISHED.adversary.get(dataset)
     rows: list[Row] = []
     for point in compute_points(report.statistics, report.scores):
@@ -951,10 +1027,10 @@ TABLE_MAKERS = {
 
 
 def make_paper_tables(results: Results) -> list[ResultTable]:
-    """Return the tables of the paper that a study repeats, or an empty list if there are none.
+    """Return the tables of the paper that a study repeats; empty if it repeats no paper.
 
     Args:
-        results: Study results.
+        results: The results of all steps of a study.
     """
     tables = TABLE_MAKERS.get(results.plan.paper or "")
     return tables(results) if tables else []

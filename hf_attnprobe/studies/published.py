@@ -71,7 +71,7 @@ class PublishedResults:
 PUBLISHED: PublishedResults = read_package_yaml(
     Path(__file__).with_suffix(".yaml"), PublishedResults
 )
-"""Numbers that the repeated papers published, for comparison with our results."""
+"""Numbers from the papers whose experiments the studies repeat, for comparison with our results."""
 
 
 class PublishedLookup(NamedTuple):
@@ -87,7 +87,7 @@ class PublishedLookup(NamedTuple):
         *keys: str,
         class_index: int | None,
     ) -> Any:
-        """Return the published value for a predicted class, or None if there is none.
+        """Look up a number from a paper for one predicted class; return None if there is none.
 
         Args:
             table: A table in :data:`PUBLISHED` for additive attention.
@@ -99,9 +99,9 @@ class PublishedLookup(NamedTuple):
         values_by_class: Any = table.get(self.dataset, {})
         for key in keys:
             values_by_class = values_by_class.get(key, {})
+        # Some papers publish one value per class, others a single value for all texts.
         has_single_value = len(values_by_class) == 1
         if class_index is None:
-            # A single value belongs to all texts together.
             return values_by_class[0] if has_single_value else None
         if has_single_value or class_index >= len(values_by_class):
             return None

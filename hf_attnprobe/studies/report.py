@@ -93,7 +93,7 @@ def build_study_report(
     """Build the report of a study after all its steps have run.
 
     Args:
-        plan: The study.
+        plan: The study's steps and tables.
         folder: Study folder.
         seconds: Duration of each step, by its folder.
         quick: Whether the quick version was run.
@@ -119,7 +119,7 @@ def build_study_report(
 def _list_notes(
     plan: Steps, results: Results, dataset_sizes: Sequence[DatasetSizes], quick: bool
 ) -> Iterator[str]:
-    """Yield the notes of a report: warnings, and differences from the paper."""
+    """Yield the notes of a report: warnings, and differences from the repeated paper's settings."""
     if quick:
         yield "This is the quick version of the study, with shorter settings."
     models_at_chance = results.list_models_at_chance()
@@ -136,7 +136,8 @@ def _list_notes(
 
 
 def _list_dataset_sizes(results: Results) -> tuple[DatasetSizes, ...]:
-    """Return the sizes of all data sets that models were trained on, from the training records."""
+    """Return how many texts each data set has in each split, as recorded by the trainings."""
+    # Models that were trained on the same texts have the same key, so their data is listed once.
     sizes_by_key = {}
     for job in results.plan.jobs:
         sizes = results.read_training_record(job.folder).get("n_texts")
@@ -147,7 +148,11 @@ def _list_dataset_sizes(results: Results) -> tuple[DatasetSizes, ...]:
 
 
 def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) -> Iterator[str]:
-    """Yield the differences between a study's settings and the paper's settings."""
+    """Yield phrases about how a study's settings differ from the settings in the paper.
+
+    A sentence in the report lists them, for example "Differences from the paper: only 500 training
+    texts; shorter training; seed 0."
+    """
     trainings = [job for job in plan.jobs if job.verb == "train"]
     vectors = ", ".join(_list_values(trainings, "word_vectors"))
     if vectors:
@@ -160,9 +165,10 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
             yield f"only {values[0]} {texts}"
     if plan.options.epochs is not None:
         yield f"at most {plan.options.epochs} epochs of training"
+    # `dict.fromkeys` removes repetitions, but keeps the order.
     names = ", ".join(dict.fromkeys(data.name for data in dataset_sizes))
-    yield f"the versions of {names} that are available here, with our tokenizer"
-    yield "the epoch with the best validation score"
+    yield f"public versions of {names}, with our tokenizer"
+    yield "evaluation of the epoch with the best validation score"
     if plan.quick:
         yield "shorter training"
     seeds = _list_values(plan.jobs, "seed")
@@ -177,7 +183,10 @@ def _list_values(jobs: Iterable[Job], argument: str) -> list:
 
 
 def _make_step_records(results: Results, job: Job, seconds: float) -> list[StepRecord]:
-    """Return a record for a step, followed by records for the models that a retraining trained."""
+    """Return the seed, epochs and duration of a step.
+
+    A retraining trains several models. Its record is followed by one record for each of them.
+    """
     epochs = results.read_training_record(job.folder).get("n_epochs")
     step_records = [StepRecord(job.folder, job.arguments.get("seed"), epochs, seconds)]
     if job.verb in ("retrain", "transfer"):
@@ -236,7 +245,7 @@ def build_study_document(report: StudyReport) -> Document:
 
 
 def _make_section(table: ResultTable, number: int) -> Section:
-    """Return a section with a table and its sentences."""
+    """Return a report section with a table of results and the sentences about it."""
     rows = [[make_report_cell(cell) for cell in row] for row in table.rows]
     sentences: list[InlineText] = list(table.sentences)
     return Section(

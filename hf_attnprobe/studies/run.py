@@ -122,6 +122,7 @@ def plan_study(study: str | Path | Study, options: StudyOptions = StudyOptions()
     else:
         study_function = STUDIES_BY_NAME.get(str(study)) or _load_study_function(Path(study))
         name = Path(study).stem
+    # The title of the report is the first line of the function's docstring.
     title = (study_function.__doc__ or name).strip().splitlines()[0].rstrip(".")
     steps = Steps(name, options, title)
     with prefix_errors(f"study {name}: "):
@@ -140,7 +141,7 @@ def _load_study_function(file: Path) -> Study:
 
 
 def _check_plan(steps: Steps) -> None:
-    """Check that a plan has steps, uses the user's data sets, and trains valid architectures."""
+    """Check that a plan has steps, uses the data sets from the options, and trains valid models."""
     if not steps.jobs:
         raise AttnProbeError("the study plans no steps. Call steps.add at least once.")
     if steps.paper is not None:
@@ -288,6 +289,7 @@ def _find_unfinished_steps(
         old_arguments = finished_state["arguments"]
         # If the step no longer has an argument, its new value counts as None.
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
+        # The first difference raises an error.
         for name, (old, new) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
                 f"step {job.folder} was run with {name} {old}, not {new}. Choose another "
@@ -298,13 +300,17 @@ def _find_unfinished_steps(
                 f"the texts of {job.arguments['dataset']} have changed since step {job.folder} was "
                 "run. Choose another --output-dir."
             )
-        if unfinished & {*job.depends_on}:
+        if unfinished & set(job.depends_on):
             unfinished.add(job.folder)
     return unfinished
 
 
 def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
-    """Run a step. If the first step of a study fails, remove the study's state file."""
+    """Run a step of a study.
+
+    If the step fails and no step has finished, the study's state file is removed, so that the study
+    can be started again with other options.
+    """
     step_folder = folder / job.folder
     try:
         with prefix_errors(f"step {job.folder}: "):
@@ -312,7 +318,8 @@ def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:
                 **_make_keywords(job, folder), output_dir=step_folder, progress=progress
             )
     except AttnProbeError:
-        if not any((folder / any_job.folder).is_dir() for any_job in steps.jobs):
+        has_results = any((folder / any_job.folder).is_dir() for any_job in steps.jobs)
+        if not has_results:
             (folder / STATE_FILE).unlink()
             # The folder may not exist, or it may contain other files.
             with suppress(OSError):
@@ -327,6 +334,7 @@ def _make_keywords(job: Job, folder: Path) -> dict[str, Any]:
         job: The step, whose arguments are plain values by name.
         folder: Output folder of the study, which contains the models from earlier steps.
     """
+    # The verb of a step is the command that runs it, such as "train".
     verb = VERBS[job.verb]
     arguments = {name: job.arguments[name] for name in job.arguments if name in verb.argument_names}
     for name in arguments.keys() & set(MODEL_ARGUMENTS):

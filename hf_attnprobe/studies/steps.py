@@ -113,7 +113,10 @@ class StudyOptions(Options):
 
     @property
     def replacements(self) -> dict[str, Any]:
-        """Arguments that the user set. They replace the study's arguments in every step."""
+        """Arguments that were set on the command line.
+
+        They replace the study's arguments in every step.
+        """
         names = (
             "dataset_config",
             "text_column",
@@ -204,10 +207,11 @@ class Job:
     depends_on: tuple[str, ...] = ()
 
     def is_in_cell(self, cell: Mapping[str, Scalar]) -> bool:
-        """Return whether this job belongs to a grid cell.
+        """Return whether this job belongs to a combination of grid values.
 
         Args:
-            cell: A cell, which may have values for more grid lists than this job.
+            cell: The combination, such as {"dataset": "sst", "encoder": "cnn"}. It may contain
+                values that this job does not depend on.
         """
         return all(cell[name] == value for name, value in self.cell.items())
 
@@ -233,27 +237,28 @@ class StudyState:
 
 
 def find_row_jobs(table: StudyTable, jobs: Mapping[str, Sequence[Job]]) -> Sequence[Job]:
-    """Return the jobs that determine a table's rows, one job per row.
+    """Choose the step with one job for each row of a table, and return these jobs.
 
-    The table may have columns from several steps. The rows follow the step whose cells have the
-    most values. For example, a step that runs for every data set and encoder has more rows than a
-    step that runs for every data set.
+    The table may have columns from several steps. For example, if one step runs for every data set,
+    and another step for every data set and encoder, the table has a row for every data set and
+    encoder.
 
     Args:
         table: A table whose columns refer to existing steps.
         jobs: Jobs by step name.
 
     Raises:
-        AttnProbeError: If the cells of another step have a value that this step does not have.
+        AttnProbeError: If another step runs for values, such as seeds, that this step does not have.
     """
     jobs_by_column = [jobs[column.step] for column in table.columns]
+    # All jobs of a step depend on the same lists, so that the first job is enough.
     row_jobs = max(jobs_by_column, key=lambda step_jobs: len(step_jobs[0].cell))
     for step_jobs in jobs_by_column:
-        if not step_jobs[0].cell.keys() <= row_jobs[0].cell.keys():
+        missing_lists = [name for name in step_jobs[0].cell if name not in row_jobs[0].cell]
+        if missing_lists:
             raise AttnProbeError(
-                f"steps {step_jobs[0].step} and {row_jobs[0].step} cannot be in one table, because "
-                f"the grid of {step_jobs[0].step} has a list that the grid of {row_jobs[0].step} "
-                "does not have. Split the table."
+                f"step {step_jobs[0].step} runs for several values of {', '.join(missing_lists)}, but "
+                f"step {row_jobs[0].step} does not. Put these two steps into different tables."
             )
     return row_jobs
 
@@ -267,6 +272,7 @@ def name_dataset(dataset: str) -> str:
     Args:
         dataset: A name, a Hub id, a folder, or ``name=folder``.
     """
+    # `equals` is an empty string if there is no "=".
     name, equals, _ = dataset.partition("=")
     if equals or dataset in RECIPES:
         return name
@@ -407,7 +413,7 @@ class Steps:
         return jobs
 
     def grid(self, **lists: Sequence[Scalar]) -> Iterator[dict[str, Any]]:
-        """Yield all cells of a grid, which are all combinations of the listed values.
+        """Yield all combinations of the listed values, which are called the cells of a grid.
 
         If the options contain data sets, they replace the list ``dataset``. A cell contains the
         short name of a data set, for example ``imdb`` for ``imdb=folder``.
@@ -416,7 +422,8 @@ class Steps:
             **lists: Lists of values by name.
 
         Yields:
-            One value per list, by list name.
+            Dicts with one value per list. For example, ``grid(dataset=["sst"], seed=[0, 1])`` yields
+            ``{"dataset": "sst", "seed": 0}`` and ``{"dataset": "sst", "seed": 1}``.
         """
         if "dataset" in lists:
             datasets = self.options.datasets or lists["dataset"]
@@ -507,7 +514,10 @@ class Steps:
         return Job(step, verb, cell, step_arguments, folder, depends_on)
 
     def _find_earlier_steps(self, step_arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the output folders of earlier steps that a step's model arguments refer to.
+        """Find the earlier steps whose models a step uses, and return their output folders.
+
+        Args:
+            step_arguments: The step's arguments. Some of them name a model.
 
         Raises:
             AttnProbeError: If a model is neither the result of an earlier step nor an existing
@@ -519,19 +529,23 @@ class Steps:
             if step_arguments.get(name) is None:
                 continue
             model = str(step_arguments[name])
-            # The model may be the result of an earlier step, or a folder below this result.
+            # The model may be the result of an earlier step, or a folder below this result. With the
+            # final slash, "base/x" belongs to the step "base", but "base2" does not.
             matching_folders = [
                 folder for folder in earlier_folders if f"{model}/".startswith(f"{folder}/")
             ]
             if not matching_folders:
                 check_path("model", model)
             used_folders += matching_folders
+        # Remove repetitions, but keep the order.
         return tuple(dict.fromkeys(used_folders))
 
     def _choose_folder(
         self, step: str, cell: Mapping[str, Scalar], step_arguments: Mapping[str, Any]
     ) -> str:
-        """Return an output folder for a step and a grid cell that no other job uses.
+        """Choose an unused output folder for a step and one combination of grid values.
+
+        If the same step was already added for this combination, its folder is returned.
 
         Raises:
             AttnProbeError: If the step was already added for this cell with other arguments.
@@ -575,7 +589,7 @@ class Steps:
                 if isinstance(column_fields, str):
                     fields = {"statistic": column_fields}
                 with prefix_errors(f"table {title!r}, column {name!r}: "):
-                    check_known_names("field", fields, [*StudyColumn.__dataclass_fields__])
+                    check_known_names("field", fields, list(StudyColumn.__dataclass_fields__))
                     table_columns.append(StudyColumn(name, step, **fields))
                     self._check_column(table_columns[-1], by_length=bool(lengths))
         with prefix_errors(f"table {title!r}: "):
@@ -615,7 +629,8 @@ class Steps:
         if (column.threshold is None) != (column.means is None):
             set_field = "means" if column.threshold is None else "threshold"
             raise AttnProbeError(
-                f"threshold and means must be set together for a column, got only {set_field}"
+                "a column needs both threshold and means (a statement that is true above the "
+                f"threshold), got only {set_field}"
             )
         if column.statistic is not None:
             check_statistic(column.statistic)
@@ -658,7 +673,7 @@ def prefix_errors(prefix: str) -> Iterator[None]:
 
 
 def _make_slug(value: Scalar) -> str:
-    """Convert a value to a string that is safe as a part of a folder name.
+    """Convert a value to text for a folder name, by replacing unsafe characters with "_".
 
     >>> _make_slug("a/b-c"), _make_slug(0.5), _make_slug(""), _make_slug("..")
     ('a_b_c', '0.5', '_', '__')
@@ -669,7 +684,9 @@ def _make_slug(value: Scalar) -> str:
 
 
 def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[str]) -> str:
-    """Return a folder name for a grid cell, with a digest if the name is already in use.
+    """Return the folder name for a step and one combination of grid values.
+
+    If another combination already uses the name, six digits of a hash are appended.
 
     >>> name_cell_folder("base", {"size": "x_y"}, set())
     'base/x_y'
@@ -678,7 +695,7 @@ def name_cell_folder(step: str, cell: Mapping[str, Scalar], used_folders: set[st
 
     Args:
         step: Step name.
-        cell: A grid cell.
+        cell: The combination of grid values; the result is the step name if it is empty.
         used_folders: Folder names that are in use, in lower case, since some file systems ignore
             the case.
     """

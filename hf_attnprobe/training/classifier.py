@@ -192,10 +192,12 @@ def _build_trainer(
 
 
 def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
-    """Return the training procedure that the options select, with their other settings applied.
+    """Return the training procedure that the options select.
+
+    Options such as the number of epochs replace the value in the procedure, unless they are None.
 
     Args:
-        options: Training options; a setting that is None keeps the procedure's value.
+        options: Training options.
         config: The architecture. Models without an encoder, or for text pairs, have other defaults.
     """
     setting_names = PROCEDURES[DEFAULT_PROCEDURE].get_settings()
@@ -211,7 +213,11 @@ def _build_record(
     procedure: Procedure,
     options: TrainingOptions,
 ) -> dict[str, Any]:
-    """Return the settings of a training. The training can only be resumed if all are unchanged."""
+    """Return all settings of a training as a dictionary.
+
+    It is stored with the training. An interrupted training can only be resumed if all settings
+    are the same.
+    """
     vectors = options.word_vectors
     architecture = {field.name: getattr(config, field.name) for field in fields(Architecture)}
     record = {
@@ -235,7 +241,7 @@ def _build_record(
 
 
 def _check_validation(procedure: Procedure, validation: Any) -> None:
-    """Raise AttnProbeError if the procedure needs validation texts and there are none."""
+    """Check that there are validation texts if the training procedure needs them."""
     is_needed = procedure.patience is not None or procedure.plateau_factor < 1
     if is_needed and validation is None:
         raise AttnProbeError(
@@ -308,9 +314,10 @@ def check_answers_in_texts(
     tokenizer: PreTrainedTokenizerBase,
     train: "datasets.Dataset",
 ) -> None:
-    """Check that every training label is among the candidate answers in its text.
+    """Check that every training text contains its own label as a word.
 
-    Texts without any candidate answer are accepted.
+    If the words of other labels are in a text, but not its own, the model cannot predict it. Texts
+    that contain no label at all are accepted.
 
     Args:
         model: A model with ``answer_token_ids``.
@@ -319,7 +326,7 @@ def check_answers_in_texts(
             ``example_id``.
 
     Raises:
-        AttnProbeError: If a text contains candidate answers, but not its own label.
+        AttnProbeError: If a text contains the words of other labels, but not of its own.
     """
     answers, names = model.config.answer_token_ids or (), get_label_names(train)
     labels, ids = read_column(train, "label"), read_column(train, "example_id")
@@ -327,6 +334,7 @@ def check_answers_in_texts(
     texts = tokenizer(*columns, truncation=True)
     rows = zip(ids, labels, texts["input_ids"], texts["token_type_ids"], strict=True)
     for example_id, label, tokens, types in rows:
+        # Tokens of the first text have the type 0, and tokens of the second text the type 1.
         token_types = zip(tokens, types, strict=True)
         first_tokens = {token for token, token_type in token_types if token_type == 0}
         if answers[label] not in first_tokens and first_tokens & set(answers):
@@ -337,7 +345,10 @@ def check_answers_in_texts(
 
 
 def _check_guides(config: AttentionClassifierConfig, guides: Mapping[str, Guide] | None) -> None:
-    """Check that guides are passed for guided attention, and not for any other attention."""
+    """Check that attention weights (guides) are passed to exactly the models that need them.
+
+    A model with ``attention='guided'`` does not compute attention, but receives it as an input.
+    """
     if config.attention == "guided" and guides is None:
         raise AttnProbeError(
             "attention='guided' needs attention weights for every text. Pass them as guides."
@@ -356,7 +367,15 @@ def _make_guide_column(
     examples: "datasets.Dataset",
     input_ids: list[list[int]],
 ) -> dict[str, list]:
-    """Return an input column with the guide, the attention weights that are imposed on the model."""
+    """Return an input column with the attention weights that the model receives for each text.
+
+    Args:
+        guides: Attention weights by the name of the split.
+        special: Ids of special tokens, which get no weight.
+        split: Name of the split, such as "train".
+        examples: Texts of the split.
+        input_ids: Token ids of each text.
+    """
     if split not in guides:
         guided_splits = ", ".join(guides) or "no texts"
         raise AttnProbeError(
@@ -370,7 +389,10 @@ def _make_tokenizer(
     config: AttentionClassifierConfig,
     procedure: Procedure,
 ) -> PreTrainedTokenizerBase:
-    """Build a word tokenizer from the training texts, including the second texts of pairs."""
+    """Build a tokenizer with the vocabulary of the training texts.
+
+    In a data set of text pairs, the vocabulary includes the words of the second texts.
+    """
     second_texts = get_second_texts(train) or []
     return build_tokenizer(
         [*read_column(train, "text"), *second_texts],
@@ -452,7 +474,7 @@ def set_word_vectors(
 ) -> None:
     """Copy pretrained word vectors from a file into the model's embeddings.
 
-    Words without a vector keep their embeddings.
+    The embeddings of words that are not in the file do not change.
 
     Args:
         model: The model to change in place.

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def make_paper_loss(
     train: "datasets.Dataset", n_classes: int, *, weighted: bool = True
 ) -> Callable[..., Tensor]:
-    """Return the papers' loss function: cross-entropy plus penalties, summed or averaged.
+    """Return a function that computes the training loss of the reproduced papers.
 
-    The loss function takes a model's outputs, the labels [batch] and optionally ``penalty``
-    [batch]. It adds this penalty and the model's own ``outputs.regularization`` [batch] to the
-    cross-entropies. All terms are summed or averaged in the same way, so that their balance does
-    not depend on the batch size.
+    The loss is the cross-entropy plus penalties. The function receives a model's outputs, the
+    labels [batch] and optionally ``penalty`` [batch]. It adds this penalty and the model's own
+    ``outputs.regularization`` [batch] to the cross-entropies. All terms are summed or averaged in
+    the same way, so that their balance does not depend on the batch size.
 
     Args:
         train: Training texts, whose ``label`` column determines the class weights.
@@ -57,7 +57,10 @@ def _compute_loss(
     *,
     class_weights: Tensor | None,
 ) -> Tensor:
-    """Compute the loss of a batch: the weighted sum if there are class weights, else the mean."""
+    """Compute the loss of a batch: the cross-entropy of its texts plus penalties.
+
+    With class weights, it is the weighted sum over the texts. Otherwise, it is the mean.
+    """
     if class_weights is None:
         task_loss = cross_entropy(outputs.logits, labels)
         return add_penalties(task_loss, outputs, torch.mean, penalty)
@@ -77,8 +80,12 @@ def add_penalties(
     Args:
         loss: Loss for the batch, a scalar.
         outputs: Model outputs. Their ``regularization`` [batch] is added if it exists.
-        reduce: Function that reduced the loss to a scalar, ``torch.sum`` or ``torch.mean``.
+        reduce: Function that combines the penalties of all texts, ``torch.sum`` or
+            ``torch.mean``. It must be the same one as for the loss.
         penalty: Further penalties, [batch].
+
+    Returns:
+        The loss with all penalties, a scalar.
     """
     regularization = getattr(outputs, "regularization", None)
     if penalty is None:
@@ -184,7 +191,7 @@ bAbI.
 def choose_procedure(
     name: str | None, encoder: str, *, is_pair_model: bool = False, **changes: Any
 ) -> Procedure:
-    """Return a paper's training procedure with some settings replaced.
+    """Return the training procedure of a paper, in which some settings can be replaced.
 
     Args:
         name: A key of :data:`PROCEDURES`; None means ``jain-wallace``.
@@ -201,7 +208,7 @@ def choose_procedure(
 
 
 def make_paper_config(name: str | None = None, **changes: Any) -> AttentionClassifierConfig:
-    """Return the model architecture of a paper, with some fields replaced.
+    """Return the model architecture of a paper, in which some fields can be replaced.
 
     For ``serrano-smith`` this is the paper's flat model (FLAN) with a BiGRU, or its hierarchical
     model (HAN) if ``hierarchical=True``. The dropout rates are those for IMDB in the released code.
@@ -232,7 +239,7 @@ def _drop_none(changes: Mapping[str, Any]) -> dict[str, Any]:
 def _get_serrano_smith_fields(
     encoder: str = "bigru", hierarchical: bool = False, **_: Any
 ) -> dict[str, Any]:
-    """Return the configuration fields for Serrano & Smith's models."""
+    """Return the configuration fields for the models of Serrano & Smith 2019."""
     two_directions = encoder in ("bigru", "bilstm")
     return {
         "encoder": encoder,

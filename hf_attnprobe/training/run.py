@@ -141,7 +141,7 @@ def resolve_architecture(
 
 
 def _check_architecture_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:
-    """Check that all field names exist, and return the fields that are not None."""
+    """Check that the names of all architecture fields exist, and return those that are set."""
     field_names = [field.name for field in fields(Architecture)]
     check_known_names("field of an architecture", architecture, field_names)
     return {name: value for name, value in architecture.items() if value is not None}
@@ -240,7 +240,10 @@ def _build_trainer(
     progress: bool,
     folder: Path,
 ) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """Build a Trainer for a pretrained model with a new classification head, and its tokenizer."""
+    """Load a pretrained model for fine-tuning, and build its Trainer and its tokenizer.
+
+    The model gets a new classification head with random weights.
+    """
     labels: dict[str, Any] = make_label_fields(get_label_names(splits["train"]))
     origin = locate_checkpoint(model)
     classifier = load_model(origin, new_head=True, **labels)

@@ -148,7 +148,7 @@ def make_trainer(
 
 
 def check_padding_token(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tokenizer can pad texts to one length.
+    """Check that the tokenizer has a padding token, which training needs.
 
     Args:
         tokenizer: The tokenizer to check.
@@ -202,7 +202,14 @@ def _encode_split(
     tokenizer: PreTrainedTokenizerBase,
     columns: ColumnFactory | None,
 ) -> "datasets.Dataset":
-    """Convert a split to the model's input columns: tokens, labels and additional columns."""
+    """Tokenize the texts of a split, and keep only the columns that the model needs.
+
+    Args:
+        name: Name of the split, such as "train".
+        examples: Texts of the split, with labels.
+        tokenizer: The model's tokenizer.
+        columns: Function that computes additional input columns, or None.
+    """
     encoded = examples.map(
         lambda rows: tokenizer(rows["text"], rows.get("text_pair"), truncation=True),
         batched=True,
@@ -320,7 +327,7 @@ class ProgressBarCallback(TrainerCallback):
         self.first_step, self.start_time = state.global_step, time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Advance the bar and update the estimate of the remaining seconds."""
+        """Update the progress bar and the estimate of the remaining seconds."""
         seconds = time.monotonic() - self.start_time
         seconds_per_step = seconds / (state.global_step - self.first_step)
         n_remaining = state.max_steps - state.global_step
@@ -538,7 +545,7 @@ def _load_finished(
     record: Mapping[str, Any],
     trust_remote_code: bool,
 ) -> TrainedClassifier:
-    """Check that a finished training had the same settings, and load its model."""
+    """Load the model of a finished training, after checking that the settings are the same."""
     check_same_training(folder, finished_record, record)
     check_digests(folder, finished_record)
     logger.info("%s already holds the finished model of this training", folder)
@@ -550,10 +557,7 @@ def _load_finished(
 
 
 def _remove_leftovers(folder: Path, model: PreTrainedModel) -> None:
-    """Complete a training that was killed after it saved the model.
-
-    The README is written, and temporary files are deleted.
-    """
+    """Write the README and delete temporary files, if a training was killed before it did so."""
     with reserve_folder(folder, RECORD_FILE):
         if (folder / STEPS_FOLDER).exists():
             _write_card(folder, model)
@@ -616,10 +620,16 @@ def _relocate_best_checkpoint(checkpoint: Path) -> dict[str, Any]:
 
 
 def _find_last_checkpoint(steps: Path) -> Path | None:
-    """Return the last complete checkpoint, and delete later ones that are incomplete.
+    """Find the last checkpoint from which an interrupted training can continue.
 
-    Returns None if any checkpoint was damaged. Continuing from it could lead to other weights,
-    while a training from the beginning always leads to the same weights.
+    Later checkpoints that are incomplete are deleted.
+
+    Args:
+        steps: Folder with the checkpoints of the Trainer.
+
+    Returns:
+        Folder of the checkpoint. It is None if there is no complete checkpoint, or if the files of
+        any checkpoint were changed, because then continuing could lead to different weights.
     """
     for folder in steps.glob("checkpoint-*"):
         if not _is_unchanged(folder):
@@ -642,10 +652,10 @@ def _write_digests(checkpoint: Path) -> None:
 
 
 def _is_unchanged(checkpoint: Path) -> bool:
-    """Return whether a checkpoint's files still have the recorded digests.
+    """Check that a checkpoint's files have not changed since they were written.
 
-    A process may have been killed before it recorded any digests. Such a checkpoint counts as
-    unchanged.
+    The files are compared with the recorded digests (hashes). If the process was killed before it
+    recorded any digests, the checkpoint counts as unchanged.
     """
     try:
         recorded_digests = json.loads((checkpoint / DIGESTS_FILE).read_text())
@@ -657,7 +667,7 @@ def _is_unchanged(checkpoint: Path) -> bool:
 
 
 def _has_stopped_early(state: Mapping[str, Any]) -> bool:
-    """Return whether early stopping had already ended the interrupted run."""
+    """Check whether early stopping had already ended the interrupted training."""
     callback = state.get("stateful_callbacks", {}).get("EarlyStoppingCallback")
     if callback is None:
         return False

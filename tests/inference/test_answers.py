@@ -353,7 +353,7 @@ def test_bad_rows_are_refused_in_one_line(name, chat, model):
 
 def test_columns_and_units_that_are_not_there_are_refused(chat, model):
     refused("no column 'text'", made, ROWS, chat, model, context_column="text")
-    refused("units 'turn' needs conversations", made, ROWS, chat, model, units="turn")
+    refused("needs a column with conversations", made, ROWS, chat, model, units="turn")
 
 
 def test_turns_need_a_chat_template(plain, model):

@@ -629,12 +629,12 @@ WRONG = [
     (twice, "step base: the step was already added for the empty cell with other arg"),
     (lambda s: s.add_table("t"), "table 't': the table has no columns"),
     (lambda s: s.add_table("t", b={"c": "accuracy"}), "table 't', column 'c': unknown step 'b'"),
-    (nowhere, "table 't': .* the grid of two has a list that the grid of one does not have. Split"),
+    (nowhere, "table 't': step two runs for several values of .*, but step one does not. Put"),
     (lambda s: table(s), "either a statistic or a score"),
     (lambda s: table(s, statistic="acuracy"), "unknown statistic 'acuracy'; did you mean accur"),
     (
         lambda s: table(s, statistic="accuracy", threshold=0.1),
-        "set together for a column, got only threshold",
+        "both threshold and means .*, got only threshold",
     ),
     (
         lambda s: table(s, score="a/b/c"),

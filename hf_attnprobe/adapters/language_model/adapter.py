@@ -128,9 +128,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self.shared_heads = self._group_sharing_heads()
 
     def _check_causal(self) -> None:
-        """Raise AttnProbeError if a token can attend to a later token."""
+        """Check on an example that tokens can only attend to earlier tokens and to themselves."""
 
         def check_mask(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+            # The part above the diagonal contains the attention to later tokens.
             if find_visible_keys(scores).triu(1).any():
                 raise AttnProbeError(
                     "expected a causal language model, but in "
@@ -148,7 +149,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return self.head.prediction
 
     def _group_sharing_heads(self) -> list[list[Site]]:
-        """Group the heads that share keys and values."""
+        """List groups of heads that share keys and values (grouped-query attention)."""
         groups: list[list[Site]] = []
         for layer, group_size in enumerate(self.n_sharing_heads):
             if group_size <= 1:
@@ -160,7 +161,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return groups
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
-        """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
+        """Return why the model does not support a type of test, or None if it does.
+
+        See `AttentionModelBase.lacks`.
+        """
         if capability is HeadValues:
             return (
                 "the test needs one value vector per unit, but a unit of a passage has one per "
@@ -184,15 +188,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return PROMPTS_PER_BATCH if is_gpu and self.can_join_prompts else 1
 
     def run_jobs_together(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
-        """Run the tests on several prompts concurrently, and join their forward passes.
+        """Run the tests on several prompts at the same time.
 
-        See `prompt_batching`.
+        Forward passes of different prompts are joined into batches; see `prompt_batching`.
 
         Args:
-            jobs: Functions without arguments, one per prompt.
+            jobs: Functions without arguments, one per prompt. Each runs all tests on its prompt.
 
         Returns:
-            The jobs' results.
+            The result of each function.
         """
         return run_jobs_together(jobs, self.run_passes)
 
@@ -246,7 +250,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return Batch(batch_inputs, mask[None], content[None], tuple(example_ids), labels)
 
     def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raise AttnProbeError unless the inputs are one prompt with a passage and an answer."""
+        """Check that the inputs are a single prompt with a passage and an answer."""
         ids = inputs["input_ids"]
         if len(ids) != 1:
             raise AttnProbeError(
@@ -264,8 +268,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_answer = int(is_answer.sum())
         if not 0 < n_answer < len(is_answer) or not is_answer[-n_answer:].all():
             raise AttnProbeError(
-                "expected a prompt that ends with its answer. Set the input 'labelled' to 1 for the "
-                "answer's tokens, and to 0 for all tokens before them."
+                "expected a prompt that ends with its answer. The input named 'labelled' must be 1 "
+                "for the answer's tokens, and 0 for all tokens before them."
             )
 
         is_in_unit = inputs["unit_ids"][0] >= 0
@@ -278,9 +282,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             )
 
     def observe(self, batch: Batch) -> Observation:
-        """Run one pass over a prompt and sum attention by unit; see `AttentionModel.observe`.
+        """Run the model on a prompt, and sum its attention over the tokens of each unit.
 
-        If cached keys and values change the scores, the pass is repeated without them.
+        The first tokens of the prompt are taken from a cache of keys and values. If this changes
+        the scores, the model is run again without the cache. See `AttentionModel.observe`.
 
         Raises:
             AttnProbeError: If recording the attention changes the scores.
@@ -302,7 +307,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def _observe_rows(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:
-        """Run the rows that are not in the cache, and record the attention to each unit.
+        """Run the model on the tokens that are not in the cache, and record their attention.
+
+        The attention is summed over the tokens of each unit, such as a sentence.
 
         Args:
             batch: The prompt.
@@ -331,14 +338,22 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return observation.state.visible[layer]
 
     def select_row(self, observation: Observation, values: Tensor, site: Site) -> Tensor:
-        """Average the rows that predict the answer, or select the single row `site.query`."""
+        """Average values over the tokens that predict the answer.
+
+        If the site has a query, only the values of this token are returned.
+
+        Args:
+            observation: The observed prompt.
+            values: Values for each token, `[batch, rows, ...]`.
+            site: The site, with or without a query.
+        """
         if site.query is not None:
             return values[:, site.query]
         n_answer = observation.state.prompt.n_answer
         return values[:, -n_answer:].mean(1)
 
     def compute_native_probs(self, batch: Batch) -> Tensor:
-        """Compute the prediction vector with the user's own model, `[1, entries]`."""
+        """Compute the prediction vector with the original model (without hooks), `[1, entries]`."""
         return self._run_user_model(batch, batch.inputs["input_ids"], 1)
 
     def _run_user_model(
@@ -348,14 +363,17 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_trailing_rows: int = 0,
         visible: Tensor | None = None,
     ) -> Tensor:
-        """Compute an answer's prediction vector with the user's own model, `[1, entries]`.
+        """Compute the probabilities of an answer with the original model (without hooks).
 
         Args:
             batch: The prompt.
             ids: Token ids of the (possibly shortened) prompt and the answer, int `[1, tokens]`.
-            n_trailing_rows: Number of rows at the end that do not predict an answer token.
-            visible: Whether each row can attend to each key, bool `[tokens, tokens]`; None keeps
-                the model's mask.
+            n_trailing_rows: Number of tokens at the end that do not predict an answer token.
+            visible: Whether each token can attend to each other token, bool `[tokens, tokens]`.
+                With None, the attention mask of the model is used.
+
+        Returns:
+            Prediction vector `[1, entries]`.
         """
         candidates = batch.inputs["candidate_ids"]
         n_read = candidates.shape[1] + n_trailing_rows
@@ -363,7 +381,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if "logits_to_keep" in self.forward_parameters:
             arguments["logits_to_keep"] = n_read
         if visible is not None:
-            # A mask with four axes is added to the attention scores.
+            # The model adds a mask with four axes to the attention scores, so hidden keys get a
+            # very negative number.
             dtype = self.user_model.dtype
             bias = torch.zeros(visible.shape, dtype=dtype, device=ids.device)
             bias = bias.masked_fill(~visible, torch.finfo(dtype).min)
@@ -375,7 +394,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def measure_native_differences(self, observation: Observation, unit: int) -> dict[str, float]:
-        """Compare a deletion and a knockout with the user's own model, without hooks or cache.
+        """Compare a deletion and a knockout with the original model, without hooks or cache.
 
         The deletion is compared with a pass over a shorter prompt. The knockout is compared with a
         pass in which an attention mask hides the unit. The second comparison is left out if an
@@ -429,9 +448,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Edits
 
     def replay(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute the prediction vectors with new attention sums per unit.
+        """Run the model again with new attention to each unit, and compute its predictions.
 
-        See `AttentionModel.replay`.
+        The new attention of a unit is divided among its tokens. See `AttentionModel.replay`.
         """
         lowest_layer = min(attention)
         if lowest_layer in self._unchecked_layers:
@@ -443,7 +462,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return self.head.compute_probs(scores, observation.batch.inputs)
 
     def _replay_scores(self, observation: Observation, attention: Mapping[int, Tensor]) -> Tensor:
-        """Compute scores `[copies, 1, scores]` with new attention sums per unit."""
+        """Run the model again with new attention to each unit, and compute its answer scores.
+
+        Args:
+            observation: The observed prompt.
+            attention: New attention to each unit by layer, each `[copies, 1, ...]`.
+
+        Returns:
+            Scores `[copies, 1, scores]`.
+        """
         for layer, edited in attention.items():
             self.check_site(Site(layer))
             if edited.shape[1:] != observation.attention[layer].shape:
@@ -461,7 +488,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         *,
         operator: str = "none",
     ) -> Tensor:
-        """Compute the prediction vectors after blocking attention; see `AnswersFromPassage`."""
+        """Block the attention to some units (knockout), and compute the predictions.
+
+        See `AnswersFromPassage.replay_masked`.
+        """
         if operator not in KNOCKOUTS:
             raise AttnProbeError(
                 f"expected the knockout operator to be one of {', '.join(KNOCKOUTS)}, "
@@ -483,13 +513,17 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         edits: Mapping[int, Tensor],
         apply_edit: Callable[[Tensor, Tensor, KeyColumns, Tensor], Tensor],
     ) -> Tensor:
-        """Compute scores `[copies, 1, scores]` with edited attention.
+        """Edit the attention in several copies of a prompt, and compute their answer scores.
 
         Args:
             observation: The observed prompt.
-            edits: Edit data by layer, each `[copies, 1, ...]`.
-            apply_edit: Function that takes rows of weights, rows of scores, the assignment of keys
-                to columns, and a layer's edit data, and returns edited rows.
+            edits: Edit data by layer, such as new attention weights, each `[copies, 1, ...]`.
+            apply_edit: Function that receives attention weights, scores before the softmax, the
+                assignment of tokens to units, and the edit data of a layer. It returns edited
+                weights.
+
+        Returns:
+            Scores `[copies, 1, scores]`.
         """
         lowest_layer = min(edits)
         state = observation.state
@@ -508,10 +542,11 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return self._run_in_chunks(create_pass, ids)
 
     def _run_in_chunks(self, create_pass: Callable[[slice], PromptPass], ids: Tensor) -> Tensor:
-        """Run copies of a prompt in chunks that fit into a pass, and return their scores.
+        """Split copies of a prompt into chunks, run the model on each, and return the scores.
 
         Args:
-            create_pass: Function that takes a slice of copies and returns a pass over them.
+            create_pass: Function that receives a slice of the copies and returns the description of
+                a forward pass over them.
             ids: Token ids of all copies, int `[copies, tokens]`.
 
         Returns:
@@ -529,7 +564,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def replay_outputs(self, observation: Observation, site: Site, outputs: Tensor) -> Tensor:
-        """Compute the prediction vectors after replacing a head's output; see `HeadOutputs`."""
+        """Replace the output of a head, and compute the predictions; see `HeadOutputs`."""
         self.check_site(site)
         self.require(HeadOutputs, site)
         state = observation.state
@@ -561,13 +596,22 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @torch.no_grad()
     def set_reference(self, *batches: Batch) -> None:
-        """Store head outputs for the editable rows of reference prompts; see `HeadOutputs`."""
+        """Run the model on reference prompts, and store the outputs of all heads.
+
+        Tests replace the head outputs of other prompts by these outputs; see `HeadOutputs`.
+
+        Args:
+            batches: The reference prompts.
+        """
         self.require(HeadOutputs)
         references = [self._create_reference(batch) for batch in batches]
         self.reference = ReferenceOutputs.concatenate(references)
 
     def _create_reference(self, batch: Batch) -> ReferenceOutputs:
-        """Record the head outputs of one prompt, for the rows (tokens) that tests may edit."""
+        """Run the model on a prompt, and record the outputs of all heads.
+
+        Only the outputs for the tokens (rows) that tests may edit are recorded.
+        """
         observation = self.observe(batch)
         n_rows = observation.state.prompt.n_rows
         outputs: list[Tensor] = []
@@ -621,9 +665,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def erase_inputs(
         self, observation: Observation, erased: Tensor, *, operator: str = "deletion"
     ) -> Tensor:
-        """Compute the prediction vectors after erasing units; see `EditableInputs`.
+        """Delete units from a prompt, and compute the predictions; see `EditableInputs`.
 
-        Each set of units runs only once per observation, even if it is requested again.
+        The result for each set of deleted units is cached, in case it is requested again.
         """
         if operator not in PASSAGE_OPERATORS:
             raise AttnProbeError(
@@ -652,7 +696,9 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     def _create_deletion_pass(
         self, observation: Observation, remaining: Tensor, operator: str
     ) -> PromptPass:
-        """Create a pass over a shortened prompt, which starts at the first changed row.
+        """Describe a forward pass over a shortened prompt.
+
+        The tokens before the first deletion are taken from the cache of keys and values.
 
         Args:
             observation: The observed prompt.
@@ -667,7 +713,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         n_prefix_tokens = prompt.find_first_changed_row(remaining) if has_cache else 0
         n_trailing_rows = 0
         if self.has_length_dependent_positions and not is_gap:
-            # The answer's last token is added, so that the text is as long as for the user's model.
+            # The original model reads the answer's last token too. It is added here, so that both
+            # texts have the same length.
             last_id = observation.batch.inputs["input_ids"][:, -1:]
             ids = torch.cat([ids, last_id], 1)
             n_trailing_rows = 1
@@ -679,12 +726,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Gradients
 
     def compute_attention_gradient(self, observation: Observation, target: Tensor) -> list[Tensor]:
-        """Compute the gradient with respect to each unit's attention sum.
+        """Compute how the explained probability depends on the attention to each unit (gradient).
 
-        The weights of a unit's tokens change in proportion to their sum.
+        The attention to a unit is the sum of the weights of its tokens. If it changes, the weights
+        of all its tokens change by the same factor.
         """
         layer_sums: list[Tensor] = []
 
+        # This edit does not change the attention. It only stores the sums in each layer, for which
+        # the gradient is computed afterwards.
         def require_gradient(
             layer: int, rows: Tensor, scores: Tensor, columns: KeyColumns
         ) -> Tensor:
@@ -704,7 +754,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         ]
 
     def compute_gradient_times_input(self, observation: Observation, target: Tensor) -> Tensor:
-        """Compute gradient × input, summed over the tokens of each unit; see `Differentiable`."""
+        """Compute gradient × input for each token, and sum it over the tokens of each unit.
+
+        See `Differentiable.compute_gradient_times_input`.
+        """
         prompt, candidates = observation.state.prompt, observation.state.candidates
 
         def compute_explained() -> Tensor:
@@ -729,7 +782,11 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return self._group_probs_by_token(observation, probs)[..., 0].log().sum(-1)
 
     def compute_contrast(self, observation: Observation, probs: Tensor) -> Tensor:
-        """Compute the log-odds of the answer against its alternative; see `AnswersFromPassage`."""
+        """Compute the log-odds of the answer against an alternative answer.
+
+        They are computed at the first token at which both answers differ. See
+        `AnswersFromPassage.compute_contrast`.
+        """
         n_answer = observation.state.prompt.n_answer
         other_ids = observation.batch.inputs["other_ids"]
         differs = other_ids[0, -n_answer:] >= 0
@@ -743,12 +800,13 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return log_probs[..., 0] - log_probs[..., 1]
 
     def is_greedy(self, observation: Observation) -> Tensor:
-        """Check whether greedy decoding generates the answer; see `AnswersFromPassage`.
+        """Check whether each token of the answer is the most likely one (greedy decoding).
 
         The check tolerates rounding errors: in half precision, one pass over an answer and its
         generation token by token give slightly different logits.
         """
         token_probs = self._group_probs_by_token(observation, observation.probs)
+        # The first outcome is the answer's token. The last one, all remaining words, is left out.
         log_probs = token_probs[..., :-1].log()
         rounding = TYPICAL_LARGE_LOGIT * torch.finfo(self.model.dtype).eps
         return (log_probs[..., 0] >= log_probs.amax(-1) - rounding).all(-1)
@@ -776,10 +834,15 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
     # Self-checks
 
     def self_check(self, batch: Batch) -> None:
-        """Raise AttnProbeError unless edits to the first, middle and last layer reach the logits.
+        """Check on one prompt that the adapter works correctly for this model.
 
-        Other layers are checked when they are first edited. In addition, the user's own model must
-        predict the same probabilities when it reads the complete answer.
+        - Editing the attention of the first, middle and last layer must change the logits. Other
+          layers are checked before their first edit.
+        - The original model (without hooks) must predict the same probabilities as the adapter,
+          which does not read the last token of the answer.
+
+        Raises:
+            AttnProbeError: If a check fails.
         """
         observation = self.observe(batch)
         self._check_last_token(observation)
@@ -788,7 +851,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
 
     @property
     def _native_tolerance(self) -> float:
-        """Largest allowed probability difference between the adapter and the user's model.
+        """Largest allowed probability difference between the adapter and the original model.
 
         It depends on the less precise of their two data types.
         """
@@ -796,7 +859,11 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         return max(get_relative_tolerance(dtype) for dtype in dtypes)
 
     def _check_last_token(self, observation: Observation) -> None:
-        """Raise AttnProbeError if reading the answer's last token changes the probabilities."""
+        """Check that the adapter and the original model predict the same probabilities.
+
+        The original model also reads the answer's last token, which must not have any effect on the
+        predictions for earlier tokens.
+        """
         batch = observation.batch
         error = float((self.compute_native_probs(batch) - observation.probs).abs().max())
         if not error <= self._native_tolerance:
@@ -807,7 +874,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             )
 
     def _check_layers(self, observation: Observation, layers: Sequence[int]) -> None:
-        """Check that edits to some layers reach the logits, and mark these layers as checked."""
+        """Check that editing the attention of some layers changes the logits.
+
+        Afterwards, these layers are marked as checked.
+        """
         native = self.prefill(observation.batch.inputs).scores
         names, dtype = self.layer_names, self.model.dtype
         check_edits_reach_logits(observation, native, self._replay_scores, names, dtype, layers)

@@ -121,11 +121,19 @@ class CachedPrefixLayer(DynamicLayer):
         return keys, values
 
     def _expand_prefixes(self, prefixes: Sequence[Tensor]) -> Tensor:
-        """Pad the prefixes on the left to one length, and repeat each for its prompt's copies."""
+        """Pad cached keys or values to one length, and repeat them for each copy of a prompt.
+
+        Args:
+            prefixes: Keys or values for the first tokens of each prompt.
+
+        Returns:
+            One tensor for all copies of all prompts, padded on the left.
+        """
         n_tokens = self.get_seq_length()
         padded = []
         for prefix, n_copies in zip(prefixes, self._n_copies, strict=True):
             n_padding = n_tokens - prefix.shape[-2]
+            # Only the second to last axis, which contains the tokens, is padded.
             padded_prefix = F.pad(prefix, (0, 0, n_padding, 0))
             padded.append(padded_prefix.expand(n_copies, -1, -1, -1))
         return torch.cat(padded) if len(padded) > 1 else padded[0]
@@ -276,7 +284,11 @@ class PromptRunner(HookedTransformer):
 
     @cached_property
     def _example_keys_values(self) -> KeysValues | None:
-        """Keys and values for an example, or None if using them changes the model's logits."""
+        """Keys and values of the model for an example text.
+
+        It is None if the model gives different logits when it takes the first half of the text from
+        a cache. The cache is then not used.
+        """
         if "past_key_values" not in self.forward_parameters:
             return None
         ids = create_example_inputs(self.model)["input_ids"]
@@ -297,7 +309,10 @@ class PromptRunner(HookedTransformer):
 
     @property
     def n_sharing_heads(self) -> list[int]:
-        """Number of heads per layer that share one key head; 1 if it is unknown."""
+        """Number of heads per layer that share keys and values (grouped-query attention).
+
+        The number is 1 if it is unknown.
+        """
         keys_values = self._example_keys_values or ()
         if len(keys_values) != len(self.layers):
             return [1] * len(self.layers)
@@ -309,7 +324,10 @@ class PromptRunner(HookedTransformer):
 
     @cached_property
     def keeps_positions(self) -> bool:
-        """Whether the model accepts `position_ids` that count from 0; determined on an example."""
+        """Whether the model accepts `position_ids` that count from 0.
+
+        To find out, the model is run on an example with and without them.
+        """
         if "position_ids" not in self.forward_parameters:
             return False
         ids = create_example_inputs(self.model)["input_ids"]
@@ -325,7 +343,10 @@ class PromptRunner(HookedTransformer):
 
     @cached_property
     def can_join_prompts(self) -> bool:
-        """Whether prompts of different lengths can run in one pass; determined on an example."""
+        """Whether prompts of different lengths can run in one batch.
+
+        To find out, the model is run on two examples together and separately.
+        """
         if not (self.supports_prefix_cache and self.keeps_positions):
             return False
         n_words = self.model.config.get_text_config().vocab_size
@@ -345,8 +366,14 @@ class PromptRunner(HookedTransformer):
         )
 
     def _create_trial_pass(self, ids: Tensor) -> tuple[PromptPass, Tensor]:
-        """Create a pass over the second half of a token sequence, with its expected scores."""
+        """Describe a forward pass over a token sequence whose first half is in the cache.
+
+        Returns:
+            The pass, and the scores that it should give.
+        """
         position = torch.arange(ids.shape[1], device=ids.device)[None]
+        # The token in the middle is the only unit, and the last token is the answer. A token has
+        # the unit id 0 if it is in the unit, and otherwise −1.
         inputs = {
             "input_ids": ids,
             "unit_ids": (position == ids.shape[1] // 2).long() - 1,
@@ -369,7 +396,16 @@ class PromptRunner(HookedTransformer):
         return bool((scores - expected).abs().max() <= tolerance)
 
     def _compute_last_logits(self, ids: Tensor, n_read: int, cache: DynamicCache | None) -> Tensor:
-        """Compute the unedited logits of the last `n_read` rows, `[n_read, words]`."""
+        """Compute the logits of the last tokens without any edit.
+
+        Args:
+            ids: Token ids, int `[1, tokens]`.
+            n_read: Number of tokens at the end whose logits are returned.
+            cache: Keys and values of the tokens before `ids`, or None.
+
+        Returns:
+            Logits `[n_read, words]`.
+        """
         reset_dynamic_positions(self.model)
         arguments = self._build_pass_arguments(cache, n_read)
         logits = self.compute_logits({"input_ids": ids, **arguments})[0]
@@ -379,7 +415,12 @@ class PromptRunner(HookedTransformer):
         return row_logits[-n_read:]
 
     def _build_pass_arguments(self, cache: DynamicCache | None, n_read: int) -> dict[str, Any]:
-        """Build model arguments that select the last `n_read` rows and pass a cache."""
+        """Build the model arguments for a cache, and for computing only the last logits.
+
+        Args:
+            cache: Keys and values of earlier tokens, or None.
+            n_read: Number of tokens at the end whose logits are needed.
+        """
         # A tensor of indices is passed instead of a number. With a number, the model would slice
         # the batch, and the output layer would copy its weights for every text.
         last_rows = torch.arange(-n_read, 0, device=self.model.device)
@@ -390,7 +431,9 @@ class PromptRunner(HookedTransformer):
 
     @torch.no_grad()
     def prefill(self, inputs: Mapping[str, Tensor]) -> PrefillResult:
-        """Run a full pass over a prompt without hooks, and cache the result for the last prompt.
+        """Run the model on a complete prompt, and return its scores, keys and values.
+
+        The scores are for a few candidate words. The result for the last prompt is cached.
 
         Args:
             inputs: Inputs for a prompt. If they include `candidate_ids`, these candidate words are used.
@@ -468,15 +511,15 @@ class PromptRunner(HookedTransformer):
         edit: RowEdit | None = None,
         output_hook: OutputHook | None = None,
     ) -> Tensor:
-        """Compute a prompt's answer scores in one pass over the rows that are not in the cache.
+        """Run the model on the tokens of a prompt that are not in the cache.
 
         Args:
-            state: The prompt.
-            edit: Edit for the rows that tests may change; None for no edit.
+            state: The prompt, with its cached keys and values.
+            edit: Function that edits the attention; None for no edit.
             output_hook: Hook that edits the head outputs; None for no edit.
 
         Returns:
-            Scores `[1, scores]`.
+            Scores of the answer `[1, scores]`.
         """
         prompt_pass = PromptPass(state, state.prompt.ids, state.first_run_row, edit, output_hook)
         return self._run_joined([prompt_pass])[0]
@@ -484,9 +527,9 @@ class PromptRunner(HookedTransformer):
     # Joint passes
 
     def run_passes(self, passes: Sequence[PromptPass]) -> list[Tensor]:
-        """Run several passes, and combine passes of similar length into one batch.
+        """Run several forward passes, and combine passes of similar length into batches.
 
-        Even a pass over few tokens must read all the model's weights, so joining passes saves time.
+        Even a pass over few tokens must read all the model's weights, so this saves time.
 
         Args:
             passes: The passes.
@@ -510,7 +553,12 @@ class PromptRunner(HookedTransformer):
         return [scores_by_index[index] for index in indices]
 
     def _can_join(self, group: Sequence[PromptPass], candidate: PromptPass) -> bool:
-        """Check whether a pass can run in one batch with a group of longer or equally long passes."""
+        """Check whether a forward pass can run in one batch with a group of other passes.
+
+        Args:
+            group: Passes that are at least as long, longest first.
+            candidate: The pass to add to the group.
+        """
         longest = group[0]
         if self.has_length_dependent_positions:
             return False
@@ -543,7 +591,10 @@ class PromptRunner(HookedTransformer):
         return prompt_pass.output_hook is not None or self._count_skipped_blocks(prompt_pass) > 0
 
     def _count_skipped_blocks(self, prompt_pass: PromptPass) -> int:
-        """Count the blocks that a pass does not run because their outputs are recorded."""
+        """Count the first blocks of the model that a pass does not have to run.
+
+        These are the blocks below the first edited layer. Their outputs have been recorded.
+        """
         if not prompt_pass.state.outputs:
             return 0
         return self.layers[prompt_pass.layer].n_blocks_before
@@ -653,7 +704,14 @@ class PromptRunner(HookedTransformer):
         return edit_joint_attention
 
     def _create_attention_edit(self, prompt: Prompt, edit: RowEdit) -> AttentionEdit:
-        """Convert an edit for a prompt's last rows to an edit for all attention weights."""
+        """Convert an edit for the last tokens of a prompt to an edit for all its tokens.
+
+        The attention weights of the other tokens are not changed.
+
+        Args:
+            prompt: The prompt.
+            edit: Edit for the attention of the last `prompt.n_rows` tokens.
+        """
 
         def edit_attention(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
@@ -673,9 +731,10 @@ class PromptRunner(HookedTransformer):
 
 
 def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
-    """Count the tokens that each pass takes from the cache.
+    """Return how many tokens each pass takes from the cache of keys and values.
 
-    All passes over one prompt use the smallest count, because they share the cached prefix.
+    All passes over the same prompt share one cache. They therefore take equally many tokens from
+    it: the smallest number for any of them.
     """
     min_tokens: dict[int, int] = {}
     for prompt_pass in passes:
@@ -688,12 +747,14 @@ def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
 def _build_position_inputs(
     passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int], n_rows: int
 ) -> dict[str, Tensor]:
-    """Build position ids for the rows, and a mask that hides the padding before the prefixes.
+    """Build the position ids and the attention mask for passes that run as one batch.
+
+    Cached tokens are padded on the left. The mask hides this padding.
 
     Args:
         passes: Passes that run as one batch.
         n_prefix_tokens: Number of cached tokens per pass.
-        n_rows: Number of rows, including padding.
+        n_rows: Number of tokens that are not cached, including padding on the right.
 
     Returns:
         `position_ids` `[batch, rows]` and `attention_mask` `[batch, keys]`.
@@ -719,7 +780,7 @@ def _build_position_inputs(
 
 
 def _repeat_output(output: Any, n_copies: int) -> Any:
-    """Repeat a block's output for every copy, `[1, ...]` -> `[copies, ...]`."""
+    """Repeat every tensor `[1, ...]` in a block's output to `[copies, ...]`."""
 
     def repeat(tensor: Tensor) -> Tensor:
         has_batch_axis = tensor.dim() > 0 and len(tensor) == 1

@@ -53,10 +53,13 @@ class KeyColumns(NamedTuple):
     sink: int
 
     def sum_by_column(self, weights: Tensor) -> Tensor:
-        """Sum attention weights over each column's keys, in float32 or more.
+        """Sum attention weights over the tokens of each unit.
+
+        There is one column for each unit, one for all other tokens, and one for the attention
+        sink. The sums are computed in float32 or more.
 
         Args:
-            weights: Attention weights, `[..., keys]`.
+            weights: Attention weights of each token, `[..., keys]`.
 
         Returns:
             Sums `[..., columns]`.
@@ -65,13 +68,13 @@ class KeyColumns(NamedTuple):
         return weights.to(precise) @ self.membership.to(precise)
 
     def spread_to_keys(self, values: Tensor) -> Tensor:
-        """Copy each column's value to all its keys.
+        """Copy the value of each unit to all its tokens.
 
         Args:
-            values: One value per column, `[..., columns]`.
+            values: One value per unit and for the two other columns, `[..., columns]`.
 
         Returns:
-            Values `[..., keys]`.
+            One value per token, `[..., keys]`.
         """
         # A product with ones and zeros is exact, and faster than indexing.
         return values @ self.membership.T.to(values.dtype)
@@ -138,10 +141,10 @@ class Prompt:
         return (~is_deleted).nonzero()[:, 0]
 
     def find_first_changed_row(self, remaining: Tensor) -> int:
-        """Find the first row of a shortened prompt that must be computed again.
+        """Find the first token of a shortened prompt whose hidden states must be computed again.
 
-        This is the first row after a deletion, or the first row that predicts the answer, whichever
-        comes first.
+        This is the first token after a deletion, or the first token that predicts the answer,
+        whichever comes first. All tokens before it can be taken from a cache.
 
         Args:
             remaining: Original positions of the remaining tokens, int `[remaining tokens]`.
@@ -153,7 +156,9 @@ class Prompt:
         return min(n_unchanged, first_answer_row)
 
     def get_columns(self, n_keys: int) -> KeyColumns:
-        """Return the assignment of keys to columns, and cache it.
+        """Assign each token (key) to a unit, to the other tokens or to the attention sink.
+
+        The result is cached.
 
         Args:
             n_keys: Number of keys. It is larger than the token count if the model has an explicit
@@ -186,15 +191,15 @@ the softmax in the same shape, and the assignment of keys to columns. It returns
 def rescale_columns(
     weights: Tensor, scores: Tensor, columns: KeyColumns, new_sums: Tensor
 ) -> Tensor:
-    """Rescale the attention weights in each column to a new sum, without changing proportions.
+    """Change the attention to each unit to a new sum, by scaling the weights of its tokens.
 
-    If a column had no weight, its new sum is spread evenly over its visible keys.
+    If a unit had no attention, its new sum is spread evenly over its visible tokens.
 
     Args:
-        weights: Attention weights `[batch, heads, rows, keys]`.
+        weights: Attention weights of all tokens, `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Assignment of keys to columns.
-        new_sums: New column sums `[batch, heads, rows, columns]`.
+        columns: Assignment of tokens (keys) to units (columns).
+        new_sums: New sum of the weights of each unit, `[batch, heads, rows, columns]`.
 
     Returns:
         Edited weights `[batch, heads, rows, keys]`.
@@ -221,16 +226,16 @@ def apply_knockout(
     factors: Tensor,
     operator: str,
 ) -> Tensor:
-    """Block the attention to some columns (units of a passage).
+    """Block the attention to some units of a passage (knockout).
 
     The operator determines whether the removed weight is lost ("none"), divided among the other
-    keys ("renormalised"), or moved to the attention sink ("sink").
+    tokens ("renormalised"), or moved to the attention sink ("sink").
 
     Args:
-        weights: Attention weights `[batch, heads, rows, keys]`.
+        weights: Attention weights of all tokens, `[batch, heads, rows, keys]`.
         scores: Scores before the softmax, in the same shape.
-        columns: Assignment of keys to columns.
-        factors: 0 for blocked columns and 1 otherwise, `[batch, heads, rows, columns]`.
+        columns: Assignment of tokens (keys) to units (columns).
+        factors: 0 for blocked units and 1 for all others, `[batch, heads, rows, columns]`.
         operator: One of `hf_attnprobe.protocol.KNOCKOUTS`.
 
     Returns:
@@ -293,7 +298,9 @@ class AnswerHead(TaskHead):
         return logits is not None and logits.dim() == 3
 
     def compute_scores(self, result: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute scores for the answer tokens, which the last rows predict.
+        """Compute the scores of the candidate words for each token of the answer.
+
+        The answer is predicted at the last tokens of the prompt.
 
         Args:
             result: The model's output.
@@ -323,7 +330,11 @@ class AnswerHead(TaskHead):
         return torch.stack(text_scores).flatten(1)
 
     def compute_probs(self, scores: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Compute prediction vectors in float64, so that small probabilities do not become 0."""
+        """Convert scores to the probabilities of the candidate words for each answer token.
+
+        They are divided by the number of answer tokens, so that they sum to 1. Probabilities are
+        computed in float64, so that small ones do not become 0.
+        """
         n_answer = inputs["candidate_ids"].shape[1]
         probs = scores.unflatten(-1, (n_answer, -1)).double().softmax(-1)
         return probs.flatten(-2) / n_answer
@@ -341,7 +352,8 @@ def select_candidate_words(logits: Tensor, answer: Tensor, alternative: Tensor) 
         Token ids, int `[tokens, candidates]`: the answer's token, the alternative answer's token if
         there is one, and the most likely words.
     """
-    # These logits put the answer first and the alternative second.
+    # To put the answer's token first and the alternative's token second, they get the largest and
+    # the second largest possible logit.
     ranking_logits = logits.scatter(-1, answer[:, None], torch.inf)
     rows = (alternative >= 0).nonzero()[:, 0]
     ranking_logits[rows, alternative[rows]] = torch.finfo(logits.dtype).max

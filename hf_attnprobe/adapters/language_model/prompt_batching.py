@@ -46,13 +46,13 @@ class JobCancelled(BaseException):
 def run_batched(
     requests: Sequence[Request], run: BatchFunction[Request, Result]
 ) -> Sequence[Result]:
-    """Run requests, such as forward passes, in one batch with the requests of other jobs.
+    """Run forward passes in one batch with the forward passes of other jobs.
 
-    A job runs all tests on one prompt. If it was not started by `run_jobs_together`, there are no
-    other jobs, and its requests run at once.
+    A job runs all tests on one prompt, and requests forward passes. If it was not started by
+    `run_jobs_together`, there are no other jobs, and its requests run immediately.
 
     Args:
-        requests: This job's requests.
+        requests: The requests of this job.
         run: Function that runs requests if there are no other jobs.
 
     Returns:
@@ -132,7 +132,7 @@ class PromptThread(Generic[T]):
         self.future = pool.submit(self._run, job, torch.is_grad_enabled())
 
     def resume(self, reply: Sequence[Any] | None) -> Sequence[Any] | None:
-        """Continue the job until it submits requests or ends.
+        """Let the job continue until it submits its next requests or ends.
 
         Args:
             reply: Results of the previous requests; None to start the job.
@@ -148,7 +148,7 @@ class PromptThread(Generic[T]):
         self._replies.put(JobCancelled)
 
     def _run(self, job: Callable[[], T], with_gradients: bool) -> T:
-        """Run the job in the thread, with the caller's gradient mode."""
+        """Run the job in its thread, with or without gradients as in the calling thread."""
         self._wait_for_reply()
         _submit_function.set(self._submit)
         try:

@@ -78,7 +78,9 @@ def find_head_counts(modules: Mapping[str, nn.Module]) -> dict[str, int]:
 
 
 def is_packed(weights: Tensor, n_heads: int | None, n_keys: int | None = None) -> bool:
-    """Check whether batch and heads share one axis: `[batch · heads, queries, keys]`.
+    """Check whether attention weights have the shape `[batch · heads, queries, keys]`.
+
+    Some models use one axis for both the texts and the heads.
 
     Args:
         weights: Attention weights, or another softmax result.
@@ -139,8 +141,8 @@ def standardise_form(
 def unpack_heads(values: Tensor, n_heads: int) -> Tensor:
     """Reshape attention weights or head outputs to `[batch, heads, queries, keys or width]`.
 
-    Models with grouped-query attention use the shape `[batch, key heads, group, ...]` for a single
-    token.
+    Models in which several heads share keys (grouped-query attention) use the shape `[batch, key
+    heads, heads per key head, ...]` for a single token.
 
     Args:
         values: Attention weights or head outputs.
@@ -176,15 +178,15 @@ class WeightFollower(Protocol):
 
 
 def find_attention_modules(model: nn.Module, run: Callable[[], object]) -> dict[str, nn.Module]:
-    """Find the modules that compute attention by running the model once.
+    """Run a model once to find its modules that compute attention.
 
     A module computes attention if `scaled_dot_product_attention`, or a softmax over the last axis
     of `[1, heads, n, n]`, runs inside it. If several nested modules qualify, the innermost module
     with "Attention" or "Attn" in its class name is chosen. If no class has such a name, the
     innermost module is chosen.
 
-    In a module with such a class name, any softmax with four axes counts. Banded or pooled
-    attention is then found as well, and can be rejected with an error.
+    In a module with such a class name, any softmax with four axes counts. This way, unsupported
+    types of attention are found as well, so that the model can be rejected with an error.
 
     Args:
         model: The model.
@@ -323,12 +325,21 @@ class AttentionHook(TorchFunctionMode):
         return self.output_hook.observe_operation(name, (*args, *named_tensors), result)
 
     def _edit_weights(self, weights: Tensor, scores: Tensor) -> Tensor:
-        """Edit the attention weights of the next layer, and return them in the model's own shape."""
+        """Edit the attention weights of the layer that the model has just computed.
+
+        Args:
+            weights: Attention weights, in the shape that the model uses.
+            scores: Scores before the softmax, in the same shape.
+
+        Returns:
+            Edited weights in the same shape.
+        """
         layer = self.first_layer + len(self.names)
+        # The last name on the stack is that of the innermost running module.
         self.names.append(self.stack[-1])
         standard_form = standardise_form(weights, scores, self._n_heads, self.n_keys)
         edited = self.edit(layer, standard_form.weights, standard_form.scores).to(weights.dtype)
-        # The same weights in the standard shape and in the model's own shape.
+        # The result contains the same weights in the standard shape and in the model's own shape.
         edited, own_form = standard_form.restore(edited)
         if self.output_hook is not None:
             self.output_hook.start_following(layer, edited, own_form)
@@ -418,9 +429,10 @@ def compute_eager_attention(  # noqa: PLR0913 (the arguments of PyTorch's functi
 
 
 def _multiply_grouped_heads(query_matrix: Tensor, key_matrix: Tensor) -> Tensor:
-    """Multiply two matrices per head, when groups of query heads share one key head.
+    """Multiply two matrices for each head, if several heads share the second matrix.
 
-    The shared key heads are not copied.
+    In grouped-query attention, groups of query heads share one key head. The shared matrices are
+    not copied.
 
     Args:
         query_matrix: One matrix per query head, `[batch, heads, queries, a]`.
@@ -467,7 +479,7 @@ def create_replacing_edit(attention: Mapping[int, Tensor]) -> AttentionEdit:
 def _replace_weights(
     attention: Mapping[int, Tensor], layer: int, weights: Tensor, scores: Tensor
 ) -> Tensor:
-    """Return a layer's new weights, or its current weights if there are no new ones."""
+    """Return the new attention weights of a layer, or its current weights if it has no new ones."""
     if layer not in attention:
         return weights
     return attention[layer].reshape(weights.shape)
@@ -493,7 +505,7 @@ def _multiply_weights(
     weights: Tensor,
     scores: Tensor,
 ) -> Tensor:
-    """Multiply a layer's weights by its factors, if it has any."""
+    """Multiply the attention weights of a layer by factors, if there are factors for this layer."""
     if layer not in factors:
         return weights
     edited = unpack_heads(weights, n_heads[layer]) * factors[layer]
@@ -504,10 +516,10 @@ def _multiply_weights(
 
 
 def find_visible_keys(scores: Tensor) -> Tensor:
-    """Find the keys that no attention mask hides, from the attention scores.
+    """Find the keys to which each query may attend, from the attention scores.
 
-    Masks subtract 10,000 or more, so a masked key's score is far below the row's maximum. A key is
-    visible if its score is less than 8,000 below the maximum.
+    An attention mask subtracts 10,000 or more from the scores of hidden keys. A key therefore
+    counts as visible if its score is less than 8,000 below the largest score of the query.
 
     Args:
         scores: Scores before the softmax, `[..., keys]`.
@@ -570,10 +582,10 @@ class OutputHook:
         self._outputs: list[Tensor] = []
 
     def start_following(self, layer: int, weights: Tensor, *other_forms: Tensor) -> None:
-        """Start to follow a layer's attention weights through the model's operations.
+        """Remember the attention weights of a layer, to find the operation that uses them.
 
-        The operation that multiplies them by the values is recognised later because these tensors
-        are among its arguments.
+        A later operation multiplies the weights by the values. It is recognised because these
+        tensors are among its arguments.
 
         Args:
             layer: Number of the layer.
@@ -617,11 +629,11 @@ class OutputHook:
         return result
 
     def edit_product(self, result: Tensor, values: Tensor) -> Tensor:
-        """Edit the product of attention weights and values.
+        """Edit the outputs of all heads, which are the products of attention weights and values.
 
         Args:
-            result: The product; batch and heads may share one axis.
-            values: The values.
+            result: The product. Texts and heads may share one axis.
+            values: The value vectors.
 
         Returns:
             The edited product, in the shape of `result`.
@@ -633,7 +645,10 @@ class OutputHook:
         return self._follow_output(edited.reshape(result.shape))
 
     def _edit_einsum(self, equation: str, values: Tensor, result: Tensor) -> Tensor:
-        """Edit the product of attention weights and values that an einsum has computed.
+        """Edit the outputs of all heads in a model that computes them with `torch.einsum`.
+
+        The axes are put into a standard order before the edit, and into the original order after
+        it.
 
         Args:
             equation: The equation of the einsum, such as XLNet's `bnij,jbnd->ibnd`.
@@ -693,16 +708,16 @@ class SubstituteValues(NamedTuple):
         states: Tensor,
         attention: Tensor,
     ) -> Self:
-        """Create substitute values, which some heads read instead of their own values.
+        """Create value vectors that some heads use instead of their own ones.
 
         Args:
-            heads: Indices of the heads that read substitute values.
-            query: The only query that reads them, or None for all queries.
+            heads: Indices of the heads that use substitute values.
+            query: The only query that uses them, or None for all queries.
             states: One substitute value per text and listed head, `[batch, listed heads, width]`.
             attention: The layer's attention weights, `[batch, heads, queries, keys]`.
 
         Returns:
-            The substitute values, with zeros for heads that do not read them.
+            The substitute values, with zeros for heads that do not use them.
         """
         values = states.new_zeros(len(states), attention.shape[1], states.shape[-1])
         values[:, heads] = states
@@ -741,10 +756,11 @@ class InterchangeHook(OutputHook):
         self._layer_weights = weights
 
     def _exchange_values(self, layer: int, output: Tensor, values: Tensor) -> Tensor:
-        """Replace the chosen keys' contribution to the head outputs; an `OutputEdit`.
+        """Replace the value vectors of some keys in the outputs of a layer's heads.
 
-        A key with the attention weight a and the value v contributes a · v. For chosen keys, this
-        becomes a · v', where v' is the substitute value.
+        A key with the attention weight a and the value v contributes a · v to the output. For the
+        chosen keys, this becomes a · v' with the substitute value v'. All arguments are as in
+        `OutputEdit`.
         """
         if layer not in self._positions:
             return output
@@ -774,12 +790,15 @@ def _find_position(args: tuple[Any, ...], tensors: list[Tensor]) -> int | None:
 
 
 def _find_projection_matrix(name: str, position: int, args: tuple[Any, ...]) -> Tensor | None:
-    """Find the matrix by which a PyTorch function multiplies one of its arguments, or return None.
+    """Find the matrix by which a PyTorch function multiplies the head outputs.
 
     Args:
         name: Name of the function, such as "linear".
-        position: Index of the multiplied argument.
+        position: Index of the head outputs among the arguments.
         args: All arguments of the function.
+
+    Returns:
+        The matrix `[heads · width, hidden]`; None if the function is not a matrix product.
     """
     if name == "linear" and position == 0:
         return args[1].t()
@@ -821,7 +840,10 @@ def _replace_head_output(
     output: Tensor,
     values: Tensor,
 ) -> Tensor:
-    """Replace one head's output in the edited layer; other layers are returned unchanged."""
+    """Replace the output of one head in one layer.
+
+    This function is called for all layers. It returns the outputs of other layers unchanged.
+    """
     if layer != edited_layer:
         return output
     head_outputs = unpack_heads(output, n_heads)
@@ -829,6 +851,6 @@ def _replace_head_output(
     if query is not None:
         queries = torch.arange(head_outputs.shape[2], device=output.device)
         is_replaced = is_replaced & (queries[:, None] == query)
-    # `torch.where` is used because vmap refuses edits in place.
+    # `torch.where` is used because vmap does not support edits in place.
     edited = torch.where(is_replaced, new[:, None].to(output.dtype), head_outputs)
     return edited.reshape(output.shape)

@@ -95,7 +95,9 @@ def classify_layer(module: str, is_encoder_decoder: bool) -> str:
 
 
 def name_layers(layers: list[Layer]) -> list[str]:
-    """Name each layer by its kind, and number the layers of each kind from 0.
+    """Return a name for each attention layer, such as "encoder.0".
+
+    A name consists of the kind of the layer and its number among the layers of this kind.
 
     Args:
         layers: All layers of a model.
@@ -112,18 +114,18 @@ def name_layers(layers: list[Layer]) -> list[str]:
 
 
 def choose_readout(config: PreTrainedConfig, readout: str | None) -> str | None:
-    """Choose the token that a model's prediction is read from (its read-out).
+    """Choose the token whose last hidden state a model uses for its prediction (read-out).
 
     Args:
         config: Model configuration.
-        readout: The user's choice, one of `READOUTS`, or None.
+        readout: The option `readout`, one of `READOUTS`, or None if it is not set.
 
     Returns:
-        The user's choice, or else the read-out that the configuration implies. None means that it
-        depends on the attention, see `compute_row_weights`.
+        The option, or else the read-out that the configuration implies. None means that it depends
+        on the attention; see `compute_row_weights`.
 
     Raises:
-        AttnProbeError: If the user's choice is unknown.
+        AttnProbeError: If the option has an unknown value.
     """
     if readout not in (None, *READOUTS):
         raise AttnProbeError(
@@ -144,9 +146,9 @@ def needs_left_padding(config: PreTrainedConfig) -> bool:
 
 
 def compute_row_weights(readout: str | None, kind: str, visible: Tensor, mask: Tensor) -> Tensor:
-    """Compute how strongly the prediction is read from each token; the weights sum to 1 per text.
+    """Compute how much each token's last hidden state contributes to the prediction.
 
-    If the read-out is None, the tokens depend on the architecture:
+    The weights of a text sum to 1. If the read-out is None, they depend on the architecture:
 
     - decoders and causal models (GPT-2, Llama): the last real token, because their classifiers use
       it;
@@ -198,7 +200,7 @@ def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
 
 
 def count_patches(config: PreTrainedConfig) -> int:
-    """Return the number of patches that a model divides an image into.
+    """Return the number of patches into which a model divides an image.
 
     Args:
         config: Model configuration.
@@ -252,7 +254,7 @@ def _find_patch_embeddings(model: PreTrainedModel) -> nn.Module:
 
 
 def _get_image_setting(config: PreTrainedConfig, name: str) -> Any:
-    """Return a setting from a configuration's vision part, or the setting's default value."""
+    """Return a setting for images from a model configuration, or its default value."""
     vision_config = getattr(config, "vision_config", config)
     value = getattr(vision_config, name, None)
     return DEFAULT_IMAGE_CONFIG[name] if value is None else value
@@ -304,19 +306,20 @@ class Layout(NamedTuple):
 
 
 def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) -> PreTrainedModel:
-    """Copy a model's modules but share its weights, in eval mode and without gradients.
+    """Copy the modules of a model, but not its weights, which both models share.
 
-    Hooks and patched methods are only added to this copy, so the user's model keeps its mode, its
-    hooks and its `requires_grad`.
+    Hooks are only added to the copy, so the original model is not changed. The copy is in eval mode
+    and without gradients.
 
     Args:
-        model: The user's model.
+        model: The original model.
         dtype: Data type of the copy, or None for the model's own type. If the types differ, the
             weights are copied as well.
 
     Returns:
         The copy.
     """
+    # `deepcopy` does not copy the tensors in this dictionary, but uses the values in it.
     memo: dict[int, Tensor] = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         memo[id(weight)] = weight
@@ -375,7 +378,11 @@ def find_layout(model: PreTrainedModel, head: TaskHead) -> Layout:
 def _find_attention_modules(
     model: PreTrainedModel, run: Callable[[], object]
 ) -> dict[str, nn.Module]:
-    """Find the attention modules; raise AttnProbeError if the model cannot run the example."""
+    """Find the attention modules by running the model on an example.
+
+    Raises:
+        AttnProbeError: If the model fails on the example.
+    """
     try:
         return find_attention_modules(model, run)
     except (torch.OutOfMemoryError, AttnProbeError):
@@ -480,7 +487,7 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:
-    """Raise AttnProbeError if the task head cannot read the model's output."""
+    """Check that the model's output contains the tensors that the task head needs."""
     if not head.can_read(result):
         raise AttnProbeError(
             f"expected {head.output} from {type(model).__name__}, got "
@@ -501,7 +508,7 @@ def _check_attention_shapes(
     shapes: list[torch.Size],
     n_keys: int,
 ) -> None:
-    """Raise AttnProbeError unless every layer has attention over all tokens.
+    """Check that every attention layer has one weight for each pair of tokens.
 
     Args:
         model: The model.
@@ -539,7 +546,7 @@ MAX_LISTED_LAYERS = 8
 def describe_unusual_layers(
     model: nn.Module, layers: Sequence[Layer], names: Sequence[str]
 ) -> list[str]:
-    """Describe layers whose numbers differ from those in the model's own code.
+    """Describe attention layers that are numbered differently than in the model's own code.
 
     Args:
         model: The model.
@@ -566,7 +573,16 @@ def describe_unusual_layers(
 def _describe_layers_without_attention(
     prefix: str, n_layers: int, attention_indices: set[int]
 ) -> list[str]:
-    """Describe the layers in a list that lack softmax attention; return [] if all layers have it."""
+    """Describe the layers of a model that have no softmax attention.
+
+    Args:
+        prefix: Name of the list of layers, such as "encoder.layer".
+        n_layers: Number of layers in this list.
+        attention_indices: Indices of the layers with softmax attention.
+
+    Returns:
+        One sentence, or an empty list if all layers have softmax attention.
+    """
     missing_indices = sorted(set(range(n_layers)) - attention_indices)
     if not missing_indices:
         return []
@@ -579,7 +595,11 @@ def _describe_layers_without_attention(
 def _describe_repeated_attention(layers: Sequence[Layer], names: Sequence[str]) -> list[str]:
     """Describe the first block that calls the same attention module more than once.
 
-    ALBERT is not affected: all its layers call one module, but in separate block calls.
+    In ALBERT, all layers share one module. This is not described, because each block call uses the
+    module only once.
+
+    Returns:
+        One sentence, or an empty list if there is no such block.
     """
     names_by_call: dict[tuple[str, int], list[str]] = {}
     for layer, name in zip(layers, names, strict=True):
@@ -652,9 +672,15 @@ def _replace_embeddings(
     scale: float,
     change: Callable[[Tensor, Tensor], Tensor],
 ) -> AbstractContextManager[None]:
-    """Replace embeddings by `change(unscaled, scaled)` inside the context.
+    """Replace the embeddings of a model inside a ``with`` block.
 
-    A decoder's start token is not scaled, because it is not part of the text.
+    The embedding of a decoder's start token is not scaled, because it is not part of the text.
+
+    Args:
+        embeddings: The model's embedding modules.
+        scale: Factor on the embeddings.
+        change: Function that receives the original and the scaled embeddings, and returns the new
+            embeddings.
     """
     call_index = itertools.count()
 
@@ -671,7 +697,9 @@ def _replace_embeddings(
 
 
 def run_with_zero_embeddings(embeddings: Embeddings, run: Callable[[], Tensor]) -> Tensor:
-    """Run a model with all embeddings set to 0, the baseline for integrated gradients.
+    """Run a model with all token embeddings set to 0.
+
+    This input is the baseline of integrated gradients.
 
     Args:
         embeddings: The model's embedding modules.

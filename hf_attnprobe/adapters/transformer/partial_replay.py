@@ -81,7 +81,10 @@ class SublayerResults(NamedTuple):
 def find_sublayer(
     call: BlockCall, modules: Mapping[str, nn.Module], n_heads: int
 ) -> Sublayer | None:
-    """Find a block's attention sublayer by running the block again.
+    """Find the attention module and the output projection inside a Transformer block.
+
+    The block is run again with hooks. Partial replays run only a part of a block, for which they
+    need these modules.
 
     Args:
         call: A recorded block call.
@@ -89,7 +92,7 @@ def find_sublayer(
         n_heads: Expected number of heads.
 
     Returns:
-        The sublayer, or None if the block has a structure that partial replays do not support.
+        The modules (attention sublayer), or None if the block has another structure.
     """
     output_hook = OutputHook(lambda layer, output, values: output)
     with hook_attention(modules, keep_attention, output_hook=output_hook) as attention_hook:
@@ -114,7 +117,15 @@ def find_sublayer(
 
 
 def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
-    """Find the module whose weight matrix has been sliced, or return None."""
+    """Find the module in a block to which a weight matrix belongs.
+
+    Args:
+        block: The block.
+        slices: A view of the weight matrix.
+
+    Returns:
+        The module, or None if no module has this matrix.
+    """
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
@@ -139,15 +150,16 @@ def _record_module_calls(
 def _returns_projected_rows(
     call: BlockCall, args: tuple[Any, ...], projected: Tensor, sublayer_output: Any
 ) -> bool:
-    """Check whether an attention sublayer returns the output of its projection unchanged.
+    """Check whether the output projection is the last operation of an attention module.
 
-    Both must have the shape `[batch, queries, hidden]`.
+    Its output must then be the output of the attention module, with the shape `[batch, queries,
+    hidden]`.
 
     Args:
         call: The block call.
         args: Arguments of the projection module.
         projected: Output of the projection module.
-        sublayer_output: Output that the attention sublayer returns to the block.
+        sublayer_output: Output of the attention module.
     """
     head_outputs = args[0]
     expected_shape = call.hidden_in.shape[:2]
@@ -159,7 +171,7 @@ def _returns_projected_rows(
 
 
 def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
-    """Run a block again to get the values and projected head outputs inside its attention.
+    """Run a block again to record the value vectors and head outputs inside its attention.
 
     Args:
         call: The recorded block call.
@@ -185,9 +197,9 @@ def run_sublayer(call: BlockCall, sublayer: Sublayer) -> SublayerResults:
 
 
 def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected: Tensor) -> Tensor:
-    """Run only the part of a block that follows its attention sublayer.
+    """Run only the part of a block that follows its attention.
 
-    After the attention, each row (token) is computed independently, so any subset of the rows may
+    After the attention, each token (row) is computed independently, so any subset of the tokens can
     be passed.
 
     Args:
@@ -219,7 +231,9 @@ class _HeadOutputsReachedError(Exception):
 
 
 def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) -> Tensor:
-    """Run a block only up to its concatenated head outputs, before the output projection.
+    """Run only the first part of a block, up to the outputs of its attention heads.
+
+    The outputs of all heads are concatenated. The output projection does not run.
 
     Args:
         call: A block call; all its arguments must be for the same number of texts as `hidden`.
@@ -246,16 +260,16 @@ def compute_head_outputs(call: BlockCall, sublayer: Sublayer, hidden: Tensor) ->
 
 
 def index_rows(is_chosen: Tensor) -> Tensor | None:
-    """Convert a mask of chosen rows to row positions, with equally many rows per text.
+    """Convert a mask over tokens to token positions, with equally many positions per text.
 
-    The positions can then be stored in one tensor. A text with fewer chosen rows than another text
-    gets some unchosen rows in addition. Every text gets at least one row.
+    For example, the masks [1, 0, 1] and [0, 1, 0] become the positions [0, 2] and [1, 0]. The
+    second text has only one chosen token, so the position of another token is added.
 
     Args:
-        is_chosen: Chosen rows, bool `[batch, queries]`.
+        is_chosen: Which tokens are chosen, bool `[batch, queries]`.
 
     Returns:
-        Positions, int `[batch, rows]`, or None for all rows.
+        Positions, int `[batch, rows]`, at least one per text; None for all tokens.
     """
     n_rows = max(1, int(is_chosen.sum(1).max()))
     if n_rows == is_chosen.shape[1]:
@@ -266,11 +280,11 @@ def index_rows(is_chosen: Tensor) -> Tensor | None:
 
 
 def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
-    """Select the same rows (tokens) of each text in every copy and head.
+    """Select the values of some tokens (rows) of each text.
 
     Args:
-        values: One of `[copies, batch, heads, queries, width]`, `[copies, batch, queries, width]`
-            and `[batch, queries, width]`.
+        values: Values for all tokens, `[batch, queries, width]`, `[copies, batch, queries, width]`
+            or `[copies, batch, heads, queries, width]`. All copies and heads use the same tokens.
         rows: Positions to select, int `[batch, rows]`, or None for all rows.
 
     Returns:
@@ -286,10 +300,10 @@ def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
-    """Copy values, and replace some rows in each copy.
+    """Copy the values of all tokens, and replace those of some tokens (rows) in each copy.
 
     Args:
-        values: Values `[batch, queries, hidden]`.
+        values: Values for all tokens, `[batch, queries, hidden]`.
         rows: Positions to replace, int `[batch, rows]`, or None for all rows.
         new: New rows for each copy, `[copies, batch, rows, hidden]`.
 
@@ -313,7 +327,7 @@ scores `[copies, batch, ...]`.
 
 
 def is_stack(calls: Sequence[BlockCall]) -> bool:
-    """Check whether every block's input is the output of the block below.
+    """Check whether the output of each block is the input of the next block.
 
     Args:
         calls: Recorded block calls. Inputs and outputs must have the shape `[batch, keys, hidden]`.
@@ -334,7 +348,7 @@ def find_sublayers(
     modules: Mapping[str, nn.Module],
     n_heads: Sequence[int],
 ) -> list[Sublayer] | None:
-    """Find every block's attention sublayer.
+    """Find the attention module and the output projection inside every Transformer block.
 
     Args:
         calls: Recorded block calls.
@@ -342,7 +356,8 @@ def find_sublayers(
         n_heads: Number of heads per layer.
 
     Returns:
-        The sublayers, or None if the model has a structure that partial replays do not support.
+        The modules of each block (attention sublayer), or None if the model has a structure that
+        partial replays do not support.
     """
     if len(calls) != len(n_heads) or not is_stack(calls):
         return None
@@ -358,8 +373,8 @@ def find_sublayers(
 def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | None:
     """Find the token of each text whose last hidden state determines the prediction.
 
-    The first and the last real token are tried: the hidden states of all other tokens are set to
-    NaN, so the scores become NaN if the model reads any of them.
+    The first and the last token of the text are tried. The hidden states of all other tokens are
+    set to NaN. If the model uses any of them, the scores become NaN.
 
     Args:
         hidden: Last hidden states, `[batch, queries, hidden]`.
@@ -384,9 +399,10 @@ def find_readout_rows(hidden: Tensor, mask: Tensor, head: RunHead) -> Tensor | N
 
 
 def _identify_arguments(call: BlockCall) -> tuple[object, ...]:
-    """Create a key that is equal for calls with the same block class and the same arguments.
+    """Create a dictionary key from the class of a block and the arguments of a call.
 
-    Arguments are compared by identity. The first argument, the hidden states, is ignored.
+    Two keys are equal if the arguments are the same objects, except the first argument, the hidden
+    states.
     """
     arguments = tree_leaves((call.args[1:], call.kwargs))
     return type(call.block), *map(id, arguments)
@@ -427,9 +443,10 @@ class PartialReplay:
 
     @torch.no_grad()
     def is_exact(self, tolerance: float) -> bool:
-        """Check that repeating the batch or running some rows alone does not change block outputs.
+        """Check that partial replays of this batch give exact results.
 
-        Blocks of the same class with the same arguments are checked once.
+        The outputs of a block must not change if the batch is repeated, or if only some tokens are
+        computed. Blocks of the same class with the same arguments are checked once.
 
         Args:
             tolerance: Largest allowed difference for real tokens, relative to the block's largest
@@ -477,7 +494,9 @@ class PartialReplay:
         return bool(error <= tolerance * largest)
 
     def count_rows(self, layer: int) -> int:
-        """Return the largest number of rows (tokens) per text that run if a layer is edited.
+        """Return how many tokens (rows) per text are computed at most if a layer is edited.
+
+        In the last layer, these may be only the tokens that determine the prediction.
 
         Args:
             layer: Layer index.
@@ -492,8 +511,8 @@ class PartialReplay:
         Args:
             layer: Number of the lowest edited layer.
             edited: New attention weights in this layer, `[copies, batch, heads, queries, keys]`.
-            edit_above: Edit for the layers above, which receives `copies · batch` texts; None for
-                no edit.
+            edit_above: Function that edits the attention in the layers above, for `copies · batch`
+                texts; None for no edit.
 
         Returns:
             Scores `[copies, batch, ...]`.
@@ -507,6 +526,7 @@ class PartialReplay:
             # Unchanged weights have gradients too, so no row may be skipped.
             differs = torch.ones_like(differs)
         head_differs = differs.flatten(0, 1).any(-1).any(0)
+        # If no weight changes, the first head is computed, because at least one is needed.
         heads = head_differs.nonzero()[:, 0].tolist() or [0]
         weight_change = edited[:, :, heads] - attention[:, :, heads]
         if rows is None:
@@ -540,7 +560,7 @@ class PartialReplay:
         return self.run_from_change(layer, [head], rows, change.unsqueeze(2))
 
     def get_sublayer_results(self, layer: int) -> SublayerResults:
-        """Return the values and projected head outputs inside a layer's attention.
+        """Return the value vectors and head outputs inside the attention of a layer.
 
         The results for the last requested layer are cached.
 
@@ -589,7 +609,17 @@ class PartialReplay:
         rows: Tensor | None,
         change: Tensor,
     ) -> Tensor:
-        """Compute the changed rows in the edited block's output, `[copies, batch, rows, hidden]`."""
+        """Compute the output of a block after a change of some head outputs.
+
+        Args:
+            layer: Layer index.
+            heads: Indices of the changed heads.
+            rows: Tokens that change, int `[batch, rows]`, or None for all tokens.
+            change: Tensor that is added to the head outputs, `[copies, batch, heads, rows, width]`.
+
+        Returns:
+            Output for the changed tokens, `[copies, batch, rows, hidden]`.
+        """
         call, sublayer = self.calls[layer], self.sublayers[layer]
         # Concatenate the heads: `[copies, batch, rows, heads · width]`.
         change_by_row = change.transpose(2, 3).flatten(3)
@@ -605,9 +635,15 @@ class PartialReplay:
     def _run_blocks_above(
         self, first_layer: int, hidden: Tensor, edit_above: AttentionEdit | None
     ) -> Tensor:
-        """Run hidden states `[copies · batch, queries, hidden]` through the remaining blocks.
+        """Run all blocks from a given layer to the last one.
 
-        Only the rows that the prediction is read from are returned.
+        Args:
+            first_layer: Index of the first block to run.
+            hidden: Input of this block, `[copies · batch, queries, hidden]`.
+            edit_above: Function that edits the attention in these blocks, or None.
+
+        Returns:
+            Output of the last block, only for the tokens that determine the prediction.
         """
         n_batch = len(self.mask)
         n_copies = len(hidden) // n_batch

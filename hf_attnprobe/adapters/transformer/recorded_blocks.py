@@ -57,7 +57,7 @@ def hook_modules(
     *,
     with_kwargs: bool = False,
 ) -> Iterator[None]:
-    """Call a hook after every forward call of some modules, inside the context.
+    """Call a function after every forward call of some modules, inside a ``with`` block.
 
     Args:
         modules: Modules to hook.
@@ -145,7 +145,7 @@ def replace_first_tensor(output: Any, new: Tensor) -> Any:
 
 @contextmanager
 def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
-    """Record every block call inside the context.
+    """Record the arguments and outputs of all block calls inside a ``with`` block.
 
     Args:
         blocks: The blocks to record.
@@ -164,7 +164,7 @@ def record_calls(blocks: Iterable[nn.Module]) -> Iterator[list[BlockCall]]:
 
 @contextmanager
 def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
-    """Record the output of every block call inside the context.
+    """Record the outputs of all block calls inside a ``with`` block.
 
     Args:
         blocks: The blocks to record.
@@ -183,7 +183,9 @@ def record_outputs(blocks: Iterable[nn.Module]) -> Iterator[list[Any]]:
 
 @contextmanager
 def skip_first_calls(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Iterator[None]:
-    """Make the first block calls inside the context return recorded outputs without running.
+    """Replace the first block calls inside a ``with`` block by their recorded outputs.
+
+    The blocks do not run. The calls after them run as usual.
 
     Args:
         blocks: All blocks of the model.
@@ -197,7 +199,7 @@ def skip_first_calls(blocks: Sequence[nn.Module], outputs: Sequence[Any]) -> Ite
 
 @contextmanager
 def patch_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Replace the forward methods of modules inside the context.
+    """Replace the forward methods of modules inside a ``with`` block.
 
     Args:
         forwards: New forward functions by module.
@@ -243,16 +245,17 @@ def repeat_batch(output: Any, n_copies: int, n_batch: int) -> Any:
         has_batch_axis = tensor.dim() > 0 and len(tensor) == n_batch
         if not has_batch_axis:
             return tensor
+        # Repeat the first axis only.
         return tensor.repeat(n_copies, *[1] * (tensor.dim() - 1))
 
     return tree_map_only(Tensor, repeat, output)
 
 
 def get_relative_tolerance(dtype: torch.dtype) -> float:
-    """Return the largest rounding difference to expect between two runs of a model.
+    """Return how much two runs of a model may differ because of rounding errors.
 
-    The tolerance is larger than rounding errors that another summation order causes in a deep
-    model, and much smaller than the effect of a missing mask.
+    The tolerance is larger than rounding errors in a deep model, and much smaller than the effect
+    of a missing attention mask.
 
     Args:
         dtype: Data type of the computation.

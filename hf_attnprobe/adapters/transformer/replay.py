@@ -185,6 +185,7 @@ class HookedTransformer:
             Scores `[copies, batch, scores]`.
         """
 
+        # Only the layers after the last block run, because all blocks return recorded outputs.
         def run_head(inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
             last_output = replace_first_tensor(outputs[-1], hidden)
             return self.compute_logits(inputs, None, (*outputs[:-1], last_output))
@@ -198,10 +199,10 @@ class HookedTransformer:
 
     @cached_property
     def sublayers(self) -> list[Sublayer] | None:
-        """Attention sublayers of all blocks, or None if partial replays are not exact.
+        """Modules that partial replays need, for all blocks; None if they cannot be used.
 
-        A partial replay runs only the part of the model that an edit affects. It is exact if its
-        scores on an example are the same as those of full passes.
+        A partial replay runs only the part of the model that an edit affects. It is used if its
+        scores on an example are the same as those of a run of the complete model.
         """
         has_single_stack = all(layer.kind == "layer" for layer in self.layers)
         is_on_several_devices = getattr(self.model, "hf_device_map", None) is not None
@@ -217,7 +218,10 @@ class HookedTransformer:
             return None
 
     def _find_verified_sublayers(self) -> list[Sublayer] | None:
-        """Find the attention sublayers, and check partial replays against full passes."""
+        """Find the modules for partial replays, and check their results on an example.
+
+        The scores must be the same as those of the complete model.
+        """
         inputs = create_example_inputs(self.model)
         attention: list[Tensor] = []
 
@@ -235,12 +239,15 @@ class HookedTransformer:
         head = partial(self.compute_scores_from_hidden, inputs, outputs)
         partial_replay = PartialReplay(calls, sublayers, attention, mask, head)
         for layer, weights in enumerate(attention):
+            # As an edit, the order of the attention weights is reversed.
             if not equals_full_pass(self, partial_replay, inputs, layer, weights.flip(-1)):
                 return None
         return sublayers
 
     def build_arguments(self, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
-        """Build the model's keyword arguments, without the inputs that only the task head reads.
+        """Build the keyword arguments with which the model is called.
+
+        Inputs that only the task head uses are left out.
 
         Args:
             inputs: Inputs for the model and the task head.
@@ -337,7 +344,7 @@ def resume_above_edits(
 def prepare_partial_replay(
     transformer: HookedTransformer, observation: Observation
 ) -> PartialReplay | None:
-    """Prepare an observed batch for partial replays.
+    """Prepare an observed batch for partial replays, which run only the affected part of a model.
 
     Args:
         transformer: The model.
@@ -363,7 +370,9 @@ def prepare_partial_replay(
 
 @torch.no_grad()
 def check_partial_replays(transformer: HookedTransformer, observation: Observation) -> None:
-    """Disable partial replays for a model unless they equal full passes in every layer.
+    """Compare partial replays with the complete model, and disable them if the scores differ.
+
+    Every layer is checked. A partial replay runs only the part of the model that an edit affects.
 
     Args:
         transformer: The model.
@@ -388,7 +397,9 @@ def equals_full_pass(
     layer: int,
     edited: Tensor,
 ) -> bool:
-    """Check whether a partial replay gives the same scores as a full pass, up to rounding.
+    """Check whether a partial replay gives the same scores as the complete model.
+
+    Differences due to rounding are allowed.
 
     Args:
         transformer: The model.
@@ -411,10 +422,10 @@ def equals_full_pass(
 
 
 def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, chunk_size: int) -> Tensor:
-    """Run edited copies of a batch in chunks, and concatenate the results.
+    """Split edited copies of a batch into chunks, run each chunk, and join the results.
 
     Args:
-        run: Function that runs a slice of the copies and returns results `[copies, ...]`.
+        run: Function that receives a slice of the copies and returns their results `[copies, ...]`.
         n_copies: Number of copies.
         chunk_size: Number of copies per chunk; values below 1 count as 1.
 
@@ -460,10 +471,10 @@ def _replay_partially(
     edits: Edits,
     create_edit: Callable[[Edits], AttentionEdit],
 ) -> Tensor:
-    """Compute the scores of `replay_logits` by partial replays.
+    """Compute the scores of `replay_logits` by running only the part of the model above the edits.
 
-    The lowest edited layer is applied to its recorded attention for all copies at once. The layers
-    above it are edited while the model runs, with the copies and texts in one batch dimension.
+    In the lowest edited layer, the recorded attention is edited for all copies at once. The layers
+    above it are edited while the model runs. All copies of all texts then share one batch axis.
     """
     lowest_layer = min(edits)
     n_texts = len(partial_replay.mask)
@@ -494,7 +505,7 @@ def replay_outputs(
     site: Site,
     outputs: Tensor,
 ) -> Tensor:
-    """Compute the class probabilities after replacing one head's output; see `HeadOutputs`.
+    """Replace the output of one head, and compute the class probabilities; see `HeadOutputs`.
 
     Args:
         transformer: The model.
@@ -772,12 +783,15 @@ def examine_head_support(transformer: HookedTransformer) -> HeadSupport:
 def _describe_missing_layer(
     transformer: HookedTransformer, layers: Collection[int], operation: str
 ) -> str | None:
-    """Describe the first layer without an operation, or return None if every layer has it.
+    """Return an error message if an operation was not found in one of the layers.
 
     Args:
         transformer: The model.
         layers: Numbers of the layers that compute the operation.
         operation: Description of the operation for the message.
+
+    Returns:
+        A message about the first such layer, or None if every layer has the operation.
     """
     for layer, name in enumerate(transformer.layer_names):
         if layer not in layers:
@@ -795,7 +809,7 @@ def _compute_ablation_error(
     attention: Tensor,
     output: Tensor,
 ) -> float:
-    """Compare two ways to ablate a layer's first head, and return the largest logit difference.
+    """Remove the effect of a layer's first head in two ways, and compare the logits.
 
     Either the head's output or its attention is set to 0. The logits agree if the output is
     attention times values. They differ if the model applies a gate or a norm in between.
@@ -806,6 +820,9 @@ def _compute_ablation_error(
         layer: Layer index.
         attention: The layer's attention weights on the example.
         output: The layer's head outputs on the example.
+
+    Returns:
+        The largest difference between two logits.
     """
     n_heads = transformer.n_heads[layer]
     zero_attention = attention.clone()
@@ -847,7 +864,9 @@ def compute_outputs_and_values(
 
 
 def create_reference(transformer: HookedTransformer, batch: Batch) -> ReferenceOutputs:
-    """Store the head outputs for some texts, with all padding moved to the end of each text.
+    """Run the model on some texts, and store the outputs of all its heads.
+
+    Padding is moved to the end of each text.
 
     Args:
         transformer: The model.

@@ -96,13 +96,14 @@ class TaskHead:
         """Return the inputs unchanged, because the model makes one prediction per text.
 
         Subclasses override this method if the model makes one prediction per token. They then add
-        inputs that record the tokens from which the prediction is read, such as `reads`. With
-        these inputs, the same tokens are found again in a shortened text.
+        inputs that mark the tokens whose predictions are used, such as `reads`. With these inputs,
+        the same tokens are found again in a shortened text.
 
         Args:
             inputs: Inputs for the whole texts.
             mask: Real tokens, bool `[batch, keys]`.
-            content: Explained tokens, bool `[batch, keys]`.
+            content: Which tokens are explained (not special tokens or padding), bool
+                `[batch, keys]`.
             run: Function that runs the model.
 
         Returns:
@@ -164,9 +165,10 @@ class MultiLabelHead(TaskHead):
     """Head for multi-label classifiers, whose logits are each label's log-odds."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute each label's probabilities (absent, present), divided by the number of labels.
+        """Compute for each label the probabilities that it is absent and that it is present.
 
-        After the division, all entries of a prediction vector sum to 1.
+        They are divided by the number of labels, so that all entries of a prediction vector sum to
+        1.
         """
         probs = torch.stack([-scores, scores], dim=-1).sigmoid()
         return probs.flatten(-2) / scores.shape[-1]
@@ -176,10 +178,11 @@ class RegressionHead(TaskHead):
     """Head for models that predict one number or several numbers."""
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Convert each predicted number y to the two entries d and -d, d = (y - origin) / scale.
+        """Convert predicted numbers to vectors that can be compared like probabilities.
 
-        The entries are divided by the count of numbers. The total variation distance between two
-        such vectors is the mean absolute difference of the numbers, in units of the scale.
+        Each number y becomes two entries d and -d, with d = (y - origin) / scale. The entries are
+        divided by the count of numbers. The total variation distance between two such vectors is
+        the mean absolute difference of the numbers, in units of the scale.
         """
         distance = (scores - self.prediction.origin) / self.prediction.scale
         return torch.stack([distance, -distance], dim=-1).flatten(-2) / scores.shape[-1]
@@ -198,27 +201,27 @@ class TokenTagHead(TaskHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Add the inputs that record from which tokens the tags are read.
+        """Add inputs that mark the tokens whose predicted tags are used.
 
-        Tags are read from the first token of each labelled word. If there are no labels, they are
-        read from all explained tokens. See `_number_slots` for the added inputs.
+        These are the first tokens of all labelled words. If there are no labels, they are all
+        explained tokens. See `_number_slots` for the added inputs.
         """
-        is_read = content
+        is_predicting = content
         if "labelled" in inputs:
-            is_read = inputs["labelled"].bool() & mask
-        if not is_read.any(1).all():
+            is_predicting = inputs["labelled"].bool() & mask
+        if not is_predicting.any(1).all():
             raise AttnProbeError(
                 "expected a word with a tag in every text, but a text has none; leave texts without "
                 "tags out"
             )
-        return dict(inputs) | _number_slots(is_read)
+        return dict(inputs) | _number_slots(is_predicting)
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
         """Compute scores `[batch, slots · classes]`, with NaN for slots whose token is erased."""
         return self._gather_slots(result.logits, inputs).flatten(1)
 
     def _gather_slots(self, values: Tensor, inputs: Inputs) -> Tensor:
-        """Select the values of the tokens for which the model makes predictions.
+        """Select the values of the tokens whose predictions are used.
 
         Args:
             values: Values for all tokens, `[batch, keys, width]`.
@@ -233,9 +236,10 @@ class TokenTagHead(TaskHead):
         return values.gather(1, index).where(is_present[..., None], torch.nan)
 
     def compute_probs(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Compute one distribution per slot (token with a prediction), divided by the slot count.
+        """Compute the probabilities of the outcomes for each token whose prediction is used (slot).
 
-        After the division, all entries of a prediction vector sum to 1.
+        They are divided by the number of slots in the text, so that all entries of a prediction
+        vector sum to 1.
         """
         slots = inputs["slots"][:, 0]
         probs = scores.unflatten(-1, (slots.shape[-1], -1)).softmax(-1)
@@ -263,18 +267,19 @@ class MaskedWordHead(TokenTagHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Add the inputs that record the mask tokens and their candidate words.
+        """Add inputs that mark the mask tokens and contain their most likely words.
 
-        The candidates are the most likely words. They are stored as the input `candidate_ids`, int
-        `[batch, slots, words]`. See `_number_slots` for the other added inputs.
+        The most likely words are the candidates for a prediction. They are stored as the input
+        `candidate_ids`, int `[batch, mask tokens, words]`. See `_number_slots` for the other added
+        inputs.
         """
-        is_read = (inputs["input_ids"] == self.mask_id) & mask
-        if not is_read.any(1).all():
+        is_predicting = (inputs["input_ids"] == self.mask_id) & mask
+        if not is_predicting.any(1).all():
             raise AttnProbeError(
                 "expected a mask token in every text, but a text has none; replace the word to "
                 "predict with the mask token"
             )
-        with_slots = dict(inputs) | _number_slots(is_read)
+        with_slots = dict(inputs) | _number_slots(is_predicting)
         logits = self._gather_slots(run(with_slots).logits, with_slots).nan_to_num(0)
         n_candidates = count_candidate_words(logits.shape[-1])
         return {**with_slots, "candidate_ids": logits.topk(n_candidates).indices}
@@ -320,25 +325,25 @@ class SpanHead(TaskHead):
     def add_readout_inputs(
         self, inputs: Inputs, mask: Tensor, content: Tensor, run: Run
     ) -> dict[str, Tensor]:
-        """Add the inputs that record which tokens may be the start or the end of the answer.
+        """Add inputs that mark the tokens at which an answer may start or end.
 
         These are all tokens of the context. As in Transformers' pipeline, the context is the second
         segment.
         """
-        is_read = mask & ~inputs["special_tokens_mask"].bool()
+        is_predicting = mask & ~inputs["special_tokens_mask"].bool()
         segments = inputs.get("segment_ids")
         if segments is not None and (segments == 1).any():
-            is_read = is_read & (segments == 1)
-        if not is_read.any(1).all():
+            is_predicting = is_predicting & (segments == 1)
+        if not is_predicting.any(1).all():
             raise AttnProbeError(
                 "expected a context for every question, but a question has none; set "
                 "--text-pair-column to the column with the contexts"
             )
-        keys = torch.arange(is_read.shape[1], device=is_read.device)
+        keys = torch.arange(is_predicting.shape[1], device=is_predicting.device)
         return {
             **inputs,
-            "reads": keys.where(is_read, -1),
-            "slots": is_read[:, None],
+            "reads": keys.where(is_predicting, -1),
+            "slots": is_predicting[:, None],
         }
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
@@ -367,9 +372,9 @@ class MultipleChoiceHead(TaskHead):
     output = "logits [batch, choices]"
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the axis for choices that the model expects, with a single choice.
+        """Convert inputs `[batch, keys]` to `[batch, 1, keys]`, because the model expects choices.
 
-        Inputs `[batch, keys]` become `[batch, 1, keys]`; other inputs are not changed.
+        Each text is passed as the only choice. Other inputs are not changed.
         """
         arguments = dict(inputs)
         for name, value in inputs.items():
@@ -378,10 +383,10 @@ class MultipleChoiceHead(TaskHead):
         return arguments
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
-        """Select the text that the model chooses, which has the highest logit, for each example.
+        """Select for each example the choice with the highest logit, as the text to explain.
 
-        The logits of all texts are added as the input `choice_logits`, and the index of the chosen text as
-        the input `chosen`.
+        Two inputs are added: the logits of all choices, `choice_logits`, and the index of the
+        selected choice, `chosen`.
         """
         if inputs["input_ids"].dim() != 3:
             raise AttnProbeError(
@@ -398,9 +403,10 @@ class MultipleChoiceHead(TaskHead):
         }
 
     def compute_scores(self, result: Any, inputs: Inputs) -> Tensor:
-        """Compute the logits of all choices `[batch, choices]`.
+        """Return the logits of all choices, `[batch, choices]`.
 
-        The chosen text's logit is taken from the model's output; the other logits are fixed.
+        The model only runs on the chosen text, so only its logit is taken from the model's output.
+        The logits of the other choices were stored before and do not change.
         """
         if "choice_logits" not in inputs:
             return result.logits
@@ -408,23 +414,25 @@ class MultipleChoiceHead(TaskHead):
         return fixed_logits.to(result.logits.dtype).scatter(-1, chosen, result.logits)
 
 
-def _number_slots(is_read: Tensor) -> dict[str, Tensor]:
-    """Number the tokens from which a prediction is read.
+def _number_slots(is_predicting: Tensor) -> dict[str, Tensor]:
+    """Number the tokens whose predictions are used.
+
+    A model may make predictions for all tokens, but only some of them are used, for example those
+    at mask tokens. The number of such a token in its text is called its slot.
 
     Args:
-        is_read: Whether the prediction is read from each token, bool `[batch, keys]`.
+        is_predicting: Whether the prediction for each token is used, bool `[batch, keys]`.
 
     Returns:
-        Two inputs. `reads` contains each token's number (slot) in its text, or -1, int
-        `[batch, keys]`. `slots` contains whether each text has each slot, bool
-        `[batch, 1, slots]`.
+        Two inputs. `reads` contains the slot of each token, or -1 for other tokens, int
+        `[batch, keys]`. `slots` is True for the slots that a text has, bool `[batch, 1, slots]`.
     """
-    # A token's slot is the number of read tokens before it.
-    count = is_read.cumsum(1)
+    # The slot of a token is the number of such tokens before it.
+    count = is_predicting.cumsum(1)
     n_slots = count[:, -1:]
-    slots = torch.arange(int(n_slots.max()), device=is_read.device)
+    slots = torch.arange(int(n_slots.max()), device=is_predicting.device)
     return {
-        "reads": (count - 1).where(is_read, -1),
+        "reads": (count - 1).where(is_predicting, -1),
         "slots": (slots < n_slots)[:, None],
     }
 
@@ -432,10 +440,10 @@ def _number_slots(is_read: Tensor) -> dict[str, Tensor]:
 def _find_slot_positions(
     inputs: Inputs, n_keys: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Find the token that belongs to each slot, in a text that may have been shortened.
+    """Find the position of each token whose prediction is used (slot), in a shortened text.
 
-    While the model's layout is being determined, there is no input `reads`, and every token has a
-    slot.
+    While the model's layout is being determined, there is no input `reads`, and the predictions for
+    all tokens are used.
 
     Args:
         inputs: Inputs that the model was run on.
@@ -458,7 +466,10 @@ def _find_slot_positions(
 
 
 def _fill_missing_parts(probs: Tensor, inputs: Inputs) -> Tensor:
-    """Fill in the predictions for erased tokens, which are NaN, from the whole text's prediction."""
+    """Replace predictions that are NaN by the predictions for the whole text.
+
+    The prediction for a token is NaN if the token was erased.
+    """
     whole_probs = inputs.get("whole_probs")
     if whole_probs is None:
         return probs
@@ -606,12 +617,12 @@ def count_candidate_words(n_words: int) -> int:
 
 
 def compute_candidate_scores(logits: Tensor, candidates: Tensor) -> Tensor:
-    """Reduce the logits of a vocabulary to candidate words, the next best word, and all others.
+    """Reduce the logits of a whole vocabulary to a few logits.
 
-    The next best word is the most likely word that is not a candidate. The last logit is the
-    logsumexp over all remaining words, so the softmax of the result contains the probabilities of
-    the full vocabulary. It is computed in float32 or more, because a sum over a vocabulary in half
-    precision would be wrong by hundredths of a nat.
+    These are the logits of the candidate words, of the most likely word that is not a candidate,
+    and of all remaining words together. The last one is the logsumexp over all remaining words, so
+    that the softmax of the result contains the same probabilities as before. It is computed in
+    float32 or more, because a sum over a vocabulary would be imprecise in half precision.
 
     Args:
         logits: Logits `[..., words]`.
@@ -672,7 +683,7 @@ def predicts_number(config: PreTrainedConfig, predicts: str = "auto") -> bool:
 
     Args:
         config: Model configuration.
-        predicts: The user's choice, one of `LOGIT_MEANINGS`.
+        predicts: The option `predicts`, one of `LOGIT_MEANINGS`.
     """
     if predicts == "auto":
         return getattr(config, "problem_type", None) == "regression"

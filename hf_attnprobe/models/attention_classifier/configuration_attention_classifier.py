@@ -155,7 +155,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
                 )
         if self.num_labels is None or self.num_labels < 2:
             raise ValueError(
-                f"num_labels must be at least 2, also for a binary model, got {self.num_labels}"
+                f"num_labels must be at least 2, got {self.num_labels}. Set num_labels=2 for a model "
+                "with two classes."
             )
         if self.hierarchical and self.attention == "guided":
             raise ValueError(
@@ -169,7 +170,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_pairs()
 
     def _check_kernels(self) -> None:
-        """Raise ValueError if a kernel size is even, or if filters cannot be shared equally."""
+        """Check that kernel sizes are odd, and that each size can get equally many filters."""
         if not self.kernel_sizes or any(size % 2 == 0 for size in self.kernel_sizes):
             raise ValueError(f"kernel_sizes must be odd numbers, got {list(self.kernel_sizes)}")
         if self.encoder_size % len(self.kernel_sizes):
@@ -179,7 +180,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_penalties(self) -> None:
-        """Raise ValueError if penalties or residual connections conflict with other fields."""
+        """Check that the fields for penalties and residual connections fit the other fields."""
         if self.mlm_weight and (not self.mlm_rate or self.unk_token_id is None):
             raise ValueError(
                 "mlm_weight needs an mlm_rate above 0, and an unk_token_id for the masked words. "
@@ -193,7 +194,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_widths(self) -> None:
-        """Raise ValueError if states and word vectors must have the same width but do not."""
+        """Check that states and word vectors have the same width if an option needs it."""
         if self.residual_connection == "residual":
             option = "residual_connection='residual'"
         elif self.tying:
@@ -208,7 +209,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
             )
 
     def _check_pairs(self) -> None:
-        """Raise ValueError if fields for pair models conflict with other fields."""
+        """Check that the fields for models that read text pairs fit the other fields."""
         if self.query_encoder and self.hierarchical:
             raise ValueError(
                 "query_encoder=True cannot be combined with hierarchical=True. Set "
@@ -249,14 +250,17 @@ class AttentionClassifierConfig(PreTrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Width of a state h_t, which contains the word vector if the connection is ``concat``."""
+        """Number of dimensions of a word's state h_t, to which attention is applied.
+
+        If the residual connection is "concat", a state also contains the word vector.
+        """
         if self.residual_connection == "concat":
             return self.encoder_width + self.embedding_size
         return self.encoder_width
 
     @property
     def encoder_width(self) -> int:
-        """Width of the encoder's output for a word."""
+        """Number of dimensions of the encoder's output for a word."""
         if self.encoder == "none":
             return self.embedding_size
         if self.encoder in ("bilstm", "bigru"):

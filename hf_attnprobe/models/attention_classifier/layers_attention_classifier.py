@@ -16,7 +16,7 @@ from .configuration_attention_classifier import AttentionClassifierConfig
 
 
 def run_recurrent(rnn: nn.LSTM | nn.GRU, vectors: Tensor, attention_mask: Tensor) -> Tensor:
-    """Run a bidirectional recurrent layer without reading padding.
+    """Run a bidirectional recurrent layer, such that padding does not affect the result.
 
     The backward direction starts at each text's last token.
 
@@ -52,6 +52,7 @@ def count_tokens(attention_mask: Tensor) -> Tensor:
             position.
     """
     is_token = attention_mask.bool()
+    # In a text with padding on the left, a token follows a position that is not a token.
     if (is_token[:, 1:] & ~is_token[:, :-1]).any():
         raise ValueError(
             "expected padding on the right only. Set tokenizer.padding_side = 'right'."
@@ -60,13 +61,16 @@ def count_tokens(attention_mask: Tensor) -> Tensor:
 
 
 def _run_both_directions(rnn: nn.LSTM | nn.GRU, vectors: Tensor, lengths: Tensor) -> Tensor:
-    """Run a bidirectional layer as two forward passes, over the texts and the reversed texts.
+    """Run the two directions of a bidirectional layer one after the other.
 
-    Padding comes last in both passes and does not have to be skipped. This uses private PyTorch
-    functions, because no public function runs a single direction.
+    The backward direction reads the texts in reverse order, and its states are reversed again.
+
+    Padding comes last in both directions and does not have to be skipped. This function uses
+    private PyTorch functions, because no public function runs a single direction.
     """
     keys = torch.arange(vectors.shape[1])
-    # Each text's positions in reverse order; padding stays after the text.
+    # The positions of each text in reverse order. Padding stays after the text: for a text with 3
+    # words in a batch with 5 positions, the order is 2, 1, 0, 4, 3.
     reversed_keys = (lengths[:, None] - 1 - keys).remainder(len(keys))[..., None]
     weights = rnn._flat_weights
     zeros = vectors.new_zeros(1, len(vectors), rnn.hidden_size)
@@ -136,8 +140,9 @@ class OrthogonalLSTMEncoder(nn.Module):
         states = []
         for vector in vectors.unbind(1):
             hidden, cell = self.cell(vector, (hidden, cell))
-            # The component of the state in the direction of the mean of all earlier states is
-            # subtracted. The sum has the same direction. If it is zero, nothing is subtracted.
+            # The new state is made orthogonal to the mean of all earlier states, by subtracting
+            # its component in this direction. The sum has the same direction as the mean. If the
+            # sum is zero, nothing is subtracted.
             squared_length = total.square().sum(-1, keepdim=True)
             smallest = torch.finfo(hidden.dtype).tiny
             squared_length = squared_length.clamp_min(smallest)
@@ -161,7 +166,8 @@ class CNNEncoder(nn.Module):
 
     def forward(self, vectors: Tensor, attention_mask: Tensor) -> Tensor:
         """Compute states ``[batch, keys, hidden]`` from vectors ``[batch, keys, input]``."""
-        # Padding is zeroed, like the border that the convolutions add to an unpadded text.
+        # Convolutions add zeros at both ends of a text. Padding is also set to zero, so that it
+        # does not change the result.
         vectors = (vectors * attention_mask.unsqueeze(-1)).transpose(1, 2)
         states = [convolution(vectors) for convolution in self.convolutions]
         return torch.cat(states, dim=1).relu().transpose(1, 2)
@@ -196,7 +202,7 @@ def attend(
     mask: Tensor,
     query: Tensor | None = None,
 ) -> Tensor:
-    """Compute attention weights from an attention module's scores.
+    """Compute attention scores with a module, and convert them to attention weights.
 
     Args:
         attention: Module that maps states ``[batch, keys, hidden]`` to scores ``[batch, keys]``.
@@ -262,7 +268,10 @@ class GuidedAttention(nn.Module):
         super().__init__()
 
     def forward(self, states: Tensor, query: Tensor | None = None) -> Tensor:
-        """Raise ValueError, because the caller must pass the attention weights as ``guide``."""
+        """Raise an error, because this module cannot compute attention.
+
+        With ``attention='guided'``, attention weights are an input of the model: ``guide``.
+        """
         raise ValueError(
             "a model with attention='guided' does not compute attention weights. Pass them as "
             "guide=[batch, keys]."

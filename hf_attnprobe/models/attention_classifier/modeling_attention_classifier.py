@@ -54,7 +54,8 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
             *args: Arguments of :meth:`PreTrainedModel.save_pretrained`.
             **kwargs: Keyword arguments of :meth:`PreTrainedModel.save_pretrained`.
         """
-        # Transformers loads each Auto class from the file and class that are named here.
+        # The model has its own code. Transformers loads each Auto class from the file and class
+        # that are named here.
         self.config.auto_map = {
             "AutoConfig": "configuration_attention_classifier.AttentionClassifierConfig",
             "AutoModel": "modeling_attention_classifier.AttentionClassifierModel",
@@ -90,7 +91,12 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):
 
 
 def _init_uniform_weights(module: nn.Module, fan_in: int) -> None:
-    """Draw a module's parameters from U(±1/√fan_in)."""
+    """Initialise a module's parameters uniformly between −1/√fan_in and 1/√fan_in.
+
+    Args:
+        module: Module whose own parameters are initialised, without those of submodules.
+        fan_in: Number of inputs of a neuron.
+    """
     bound = fan_in**-0.5
     for parameter in module.parameters(recurse=False):
         init.uniform_(parameter, -bound, bound)
@@ -141,13 +147,16 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
     def build_attention_mask(
         self, input_ids: Tensor | None, inputs_embeds: Tensor | None
     ) -> Tensor:
-        """Return a mask that is 0 for padding and 1 elsewhere, int64 ``[batch, keys]``.
+        """Build a mask that is 0 for padding and 1 elsewhere.
 
-        If only ``inputs_embeds`` are given, all positions are included.
+        Padding can only be recognised from ``input_ids``. Without them, the mask is 1 everywhere.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
             inputs_embeds: Word vectors ``[batch, keys, embedding]``.
+
+        Returns:
+            Mask, int64 ``[batch, keys]``.
         """
         if input_ids is not None and self.config.pad_token_id is not None:
             return (input_ids != self.config.pad_token_id).long()
@@ -157,9 +166,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return torch.ones(inputs.shape[:2], dtype=torch.long, device=self.device)
 
     def build_content_mask(self, attention_mask: Tensor, input_ids: Tensor | None = None) -> Tensor:
-        """Return a mask for the tokens that may receive attention.
+        """Build a mask for the tokens that may receive attention.
 
-        Padding and the start, end and separator tokens receive none.
+        These are all tokens except padding and the start, end and separator tokens.
 
         Args:
             attention_mask: Positions without padding, ``[batch, keys]``.
@@ -180,6 +189,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             special_ids = [token_id for token_id in ids if token_id is not None]
             special_ids_tensor = torch.tensor(special_ids, device=input_ids.device)
             return content & ~torch.isin(input_ids, special_ids_tensor)
+        # Number the tokens from 1, without padding.
         position = attention_mask.cumsum(-1)
         if config.bos_token_id is not None:
             content = content & (position != 1)
@@ -209,17 +219,19 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             query: Vector q for the second text in a pair model, ``[batch, hidden]``.
 
         Returns:
-            Attention ``[batch, keys]``. It sums to 1 over the content and is exactly 0 elsewhere.
-            It is 0 everywhere for a text without content.
+            Attention ``[batch, keys]``. It sums to 1 over the tokens in the mask and is exactly 0
+            elsewhere. If the mask is empty, it is 0 everywhere.
         """
         return attend(self.attention, states, content_mask, query)
 
     def embed(self, input_ids: Tensor, pair: Pair | None = None) -> Tensor:
-        """Look up the word vectors; the second text in a pair has its own embedding table.
+        """Look up the word vectors of the input tokens.
+
+        In a model for text pairs, the second text has its own embedding table.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
-            pair: Text positions in a pair model.
+            pair: Positions of the first and the second text, in a model for text pairs.
 
         Returns:
             Word vectors ``[batch, keys, embedding]``.
@@ -236,8 +248,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Args:
             embeddings: Word vectors of both texts, ``[batch, keys, embedding]``.
-            pair: Text positions.
-            input_ids: Token ids ``[batch, keys]``, see :meth:`build_content_mask`.
+            pair: Positions of the first and the second text.
+            input_ids: Token ids ``[batch, keys]``, from which special tokens are recognised.
 
         Returns:
             Vectors ``[batch, hidden]``.
@@ -247,11 +259,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return self.query_reader(pair.select_second(embeddings), pair.second, content)
 
     def find_candidates(self, input_ids: Tensor | None, first: Tensor) -> Tensor | None:
-        """Return the labels whose word occurs in the first text, which are the possible answers.
+        """Find the labels that are possible answers: their word occurs in the first text.
 
         Args:
             input_ids: Token ids ``[batch, keys]``.
-            first: Positions of the first text, ``[batch, keys]``.
+            first: 1 at the positions of the first text and 0 elsewhere, ``[batch, keys]``.
 
         Returns:
             Label mask, bool ``[batch, classes]``, or None if all labels are possible.
@@ -276,21 +288,24 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         *,
         hold_attention: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Compute sentence vectors and the attention within sentences from word vectors.
+        """Compute a vector for each sentence, and the attention over the words in each sentence.
 
         This is the first level of a hierarchical model.
 
         Args:
             embeddings: Word vectors ``[batch, keys, embedding]``.
-            sentences: Sentence positions.
-            hold_attention: Whether gradients are blocked at the attention.
+            sentences: Positions of all sentences in the batch.
+            hold_attention: Whether the attention is treated as a constant, so that no gradients
+                flow through it.
 
         Returns:
-            Sentence vectors ``[rows, hidden]`` and the attention over words ``[batch, keys]``.
+            Sentence vectors ``[sentences, hidden]`` for all sentences in the batch, and the
+            attention over words ``[batch, keys]``.
         """
         words = embeddings.flatten(0, 1)
         vectors = words.new_zeros(len(sentences.starts), self.config.hidden_size)
         attention = words.new_zeros(len(words))
+        # Sentences with similar lengths are processed together, which needs little padding.
         for rows in sentences.group_by_length():
             positions, mask = sentences.locate_words(rows)
             inputs = words.index_select(0, positions.flatten())
@@ -303,13 +318,13 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         return vectors, attention.view(embeddings.shape[:2])
 
     def read_sentences(self, vectors: Tensor, sentences: Sentences) -> tuple[Tensor, Tensor]:
-        """Compute a text's states and attention from its sentence vectors.
+        """Compute the states of a text's sentences, and the attention over its sentences.
 
         This is the second level of a hierarchical model.
 
         Args:
-            vectors: Sentence vectors ``[rows, hidden]``.
-            sentences: Sentence positions.
+            vectors: Vectors of all sentences in the batch, ``[sentences, hidden]``.
+            sentences: Positions of all sentences in the batch.
 
         Returns:
             States ``[batch, sentences, hidden]`` and attention ``[batch, sentences]``.
@@ -508,13 +523,14 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.post_init()
 
     def decode(self, context: Tensor, query: Tensor | None = None) -> Tensor:
-        """Compute the logits for a context vector.
+        """Compute the logits of the classes from a context vector.
 
-        Without a query, the read-out is linear: Σ_t a_t decode(h_t) = decode(Σ_t a_t h_t) if the
-        attention sums to 1.
+        Without a query, decoding is linear: if the attention sums to 1, Σ_t a_t decode(h_t) =
+        decode(Σ_t a_t h_t).
 
         Args:
-            context: Context vector ``[..., hidden]``.
+            context: Context vector, the sum of a text's states weighted by attention, ``[...,
+                hidden]``.
             query: Vector q for the second text in a pair model, ``[..., hidden]``.
 
         Returns:
@@ -524,6 +540,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             return self.classifier(context, query)
         logits = self.classifier(context)
         if self.num_labels == 2:
+            # A binary model computes one logit, for class 1. Class 0 has the logit 0.
             logits = torch.cat([torch.zeros_like(logits), logits], dim=-1)
         return logits
 

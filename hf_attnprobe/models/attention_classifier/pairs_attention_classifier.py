@@ -36,7 +36,7 @@ class Pair(NamedTuple):
             values: Values for both texts, ``[batch, keys, ...]``.
 
         Returns:
-            Values ``[batch, second, ...]``.
+            Values for the second text only, ``[batch, second, ...]``.
         """
         rows = torch.arange(len(values), device=values.device)[:, None]
         return values[rows, self.order]
@@ -104,7 +104,10 @@ class QueryReader(nn.Module):
         self.encoder = ENCODER_CLASSES[config.encoder](config, config.embedding_size)
 
     def forward(self, vectors: Tensor, attention_mask: Tensor, content_mask: Tensor) -> Tensor:
-        """Compute the second text's vector q.
+        """Encode the second text, and summarise its states in one vector q.
+
+        The vector is the mean or the maximum of the states, or the last state, depending on the
+        encoder.
 
         Args:
             vectors: Word vectors ``[batch, second, embedding]``.
@@ -188,37 +191,43 @@ class PairDecoder(nn.Module):
         self.output = nn.Linear(size, config.num_labels)
 
     def forward(self, context: Tensor, query: Tensor) -> Tensor:
-        """Compute logits ``[..., classes]`` from context and query vectors ``[..., hidden]``.
+        """Compute the logits of the classes from both texts.
 
         Args:
-            context: Context vectors.
-            query: Vectors q that represent the second texts.
+            context: Context vectors, which represent the first texts, ``[..., hidden]``.
+            query: Vectors q, which represent the second texts, ``[..., hidden]``.
+
+        Returns:
+            Logits ``[..., classes]``.
         """
         return self.output((self.context(context) + self.query(query)).tanh())
 
 
 def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int]) -> Tensor:
-    """Find the labels whose word occurs in the first text. If none occurs, return all labels.
+    """Find the labels whose word occurs in the first text.
+
+    If none occurs, all labels are possible.
 
     Args:
         input_ids: Token ids, int64 ``[batch, keys]``.
-        first: Mask for the first text, ``[batch, keys]``.
-        answer_token_ids: One token id per label.
+        first: 1 at the positions of the first text and 0 elsewhere, ``[batch, keys]``.
+        answer_token_ids: Token id of the word for each label.
 
     Returns:
-        Label mask, bool ``[batch, classes]``.
+        Which labels are possible, bool ``[batch, classes]``.
     """
     answers = torch.tensor(answer_token_ids, device=input_ids.device)
-    # [batch, keys, classes]
+    # Compare each token with the word for each label: [batch, keys, classes].
     is_answer = input_ids[..., None] == answers
-    return allow_all_if_none((is_answer & first.bool()[..., None]).any(1))
+    is_in_first = is_answer & first.bool()[..., None]
+    return allow_all_if_none(is_in_first.any(1))
 
 
 def allow_all_if_none(candidates: Tensor) -> Tensor:
-    """Allow all labels for texts without any candidate.
+    """Mark all labels as candidates in texts without any candidate.
 
     Args:
-        candidates: Label mask, bool ``[batch, classes]``.
+        candidates: Which labels are candidates, bool ``[batch, classes]``.
 
     Returns:
         Label mask, bool ``[batch, classes]``, with at least one label per text.
@@ -227,11 +236,16 @@ def allow_all_if_none(candidates: Tensor) -> Tensor:
 
 
 def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
-    """Raise ValueError if a label is not a candidate, because its loss would be infinite.
+    """Check that the correct label of each text is one of its candidates.
+
+    A label that is not a candidate has the probability 0, so its loss would be infinite.
 
     Args:
-        labels: Labels, int64 ``[batch]``. Negative labels are ignored.
-        candidates: Mask for the possible labels, bool ``[batch, classes]``.
+        labels: Correct labels, int64 ``[batch]``. Negative labels are ignored.
+        candidates: Which labels are candidates, bool ``[batch, classes]``.
+
+    Raises:
+        ValueError: If a label is not a candidate.
     """
     is_candidate = candidates.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
     invalid_rows = (~is_candidate & (labels >= 0)).nonzero()[:, 0]

@@ -49,7 +49,7 @@ class RegularisedClassifierOutput(SequenceClassifierOutput):
 
 
 def connect_word_vectors(states: Tensor, vectors: Tensor, connection: str) -> Tensor:
-    """Combine states with their word vectors (Tutek & Šnajder 2020, Section 3).
+    """Concatenate or add word vectors to the encoder's states (Tutek & Šnajder 2020, Section 3).
 
     Args:
         states: States ``[batch, keys, hidden]``.
@@ -82,9 +82,10 @@ def average_over_content(values: Tensor, content: Tensor) -> Tensor:
 
 
 def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> Tensor:
-    """Compute the penalty 1/T Σ_t ‖h_t − e_t‖², which ties states to their word vectors.
+    """Compute the mean squared distance between the states and the word vectors of a text.
 
-    See Tutek & Šnajder 2020, Section 3. The norm is squared here.
+    As a penalty, it keeps each word's state similar to its word vector: 1/T Σ_t ‖h_t − e_t‖²
+    (Tutek & Šnajder 2020, Section 3; there without the square).
 
     Args:
         states: States h ``[batch, keys, hidden]``.
@@ -98,9 +99,9 @@ def compute_tying_penalty(states: Tensor, vectors: Tensor, content: Tensor) -> T
 
 
 def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
-    """Compute how similar a text's states are: conicity, 1/T Σ_t cos(h_t, mean state).
+    """Compute conicity, the mean cosine between a text's states and their mean.
 
-    See Mohankumar et al. 2020, Section 2. The sign of the cosine is kept, as in the paper.
+    It is 1 if all states have the same direction (Mohankumar et al. 2020, Section 2).
 
     Args:
         states: States h ``[batch, keys, hidden]``.
@@ -115,7 +116,7 @@ def compute_conicity(states: Tensor, content: Tensor) -> Tensor:
 
 
 def draw_masked_words(maskable: Tensor, rate: float) -> Tensor:
-    """Draw words to be masked, each independently with the same probability.
+    """Choose words to be masked at random, each with the same probability.
 
     Args:
         maskable: Words that may be masked, bool ``[batch, keys]``.
@@ -148,15 +149,15 @@ class Regulariser(nn.Module):
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Compute each text's weighted penalty.
+        """Compute the sum of all penalties for each text, multiplied by their weights.
 
         Args:
             states: States ``[batch, keys, hidden]``.
             vectors: Word vectors from which the states were computed, ``[batch, keys, embedding]``.
             content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``. They are needed for masked words.
-            encode_masked: Function from masked words, bool ``[batch, keys]``, to the states when
-                these words are masked.
+            encode_masked: Function that receives the words to mask, bool ``[batch, keys]``, and
+                returns the states that the encoder computes without these words.
 
         Returns:
             Penalties ``[batch]``.
@@ -178,14 +179,16 @@ class Regulariser(nn.Module):
         input_ids: Tensor | None,
         encode_masked: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """Compute the mean cross-entropy on masked words (Tutek & Šnajder 2020).
+        """Mask some words, and compute how well the model predicts them from the other words.
 
-        Special tokens and unknown words are not masked, because they cannot be predicted.
+        The result is the mean cross-entropy on the masked words (Tutek & Šnajder 2020). Special
+        tokens and unknown words are never masked, because they cannot be predicted.
 
         Args:
             content: Mask for words (no special tokens or padding), bool ``[batch, keys]``.
             input_ids: Token ids, int64 ``[batch, keys]``.
-            encode_masked: Function from masked words to the states, see :meth:`forward`.
+            encode_masked: Function that receives the words to mask and returns the states; see
+                :meth:`forward`.
 
         Returns:
             Cross-entropies ``[batch]``; 0 for texts without a masked word.

@@ -34,9 +34,12 @@ class Sentences(NamedTuple):
     counts: Tensor
 
     def group_by_length(self) -> Iterator[Tensor]:
-        """Yield row indices in groups with similar lengths, so that a group needs little padding.
+        """Yield groups of sentences with similar lengths, so that a group needs little padding.
 
         Lengths in a group differ by less than a factor of √2.
+
+        Yields:
+            Indices of the sentences in each group.
         """
         # A length class contains the lengths from one power of √2 to the next.
         length_class = (2 * self.lengths.double().log2()).floor()
@@ -44,7 +47,7 @@ class Sentences(NamedTuple):
             yield (length_class == value).nonzero()[:, 0]
 
     def locate_words(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the word positions for some sentences.
+        """Find the positions of all words in some sentences.
 
         Args:
             rows: Indices of the sentences.
@@ -56,21 +59,24 @@ class Sentences(NamedTuple):
         lengths = self.lengths[rows]
         columns = torch.arange(int(lengths.max()), device=rows.device)
         mask = columns < lengths[:, None]
-        return (self.starts[rows, None] + columns).where(mask, 0), mask
+        positions = self.starts[rows, None] + columns
+        return positions.where(mask, 0), mask
 
     def build_mask(self) -> Tensor:
-        """Return a mask that is False for padding, bool ``[batch, sentences]``.
+        """Build a mask over the sentences of each text, which is False for padding.
 
-        It has at least one column, even if no text has a sentence.
+        Returns:
+            Mask, bool ``[batch, sentences]``, with at least one column, even if no text has a
+            sentence.
         """
         n_sentences = max(1, int(self.counts.max()))
         return torch.arange(n_sentences, device=self.counts.device) < self.counts[:, None]
 
     def arrange_by_text(self, rows: Tensor) -> Tensor:
-        """Arrange the values of all sentences so that each text has one row of sentences.
+        """Convert a list of all sentences to a table with one row for each text.
 
         Args:
-            rows: Values for all sentences, ``[rows, ...]``.
+            rows: Values for all sentences in the batch, ``[rows, ...]``.
 
         Returns:
             Values ``[batch, sentences, ...]``; 0 for padding.
@@ -79,7 +85,10 @@ class Sentences(NamedTuple):
         return stacked.index_put((self.text_index, self.index_in_text), rows)
 
     def arrange_by_sentence(self, words: Tensor) -> Tensor:
-        """Copy word values to the row of the sentence that contains the word.
+        """Convert word values to a table with one row for each sentence.
+
+        For example, the values [1, 2, 3] become [[1, 2, 0], [0, 0, 3]] if the third word is in
+        the second sentence.
 
         Args:
             words: Values for all words, ``[batch, keys]``.
@@ -96,7 +105,7 @@ class Sentences(NamedTuple):
 
 
 def find_sentence_positions(content_mask: Tensor) -> Sentences:
-    """Find the sentences in each text, which special tokens separate.
+    """Find the sentences in each text. Sentences are separated by special tokens.
 
     Args:
         content_mask: Mask that is True for words and False for special tokens and padding, bool
@@ -141,7 +150,7 @@ class SentenceReader(nn.Module):
 
         Args:
             vectors: Sentence vectors ``[batch, sentences, hidden]``.
-            sentence_mask: Sentence mask, bool ``[batch, sentences]``.
+            sentence_mask: False for padding, bool ``[batch, sentences]``.
 
         Returns:
             States ``[batch, sentences, hidden]``.
@@ -149,11 +158,11 @@ class SentenceReader(nn.Module):
         return self.encoder(self.dropout(vectors), sentence_mask.long())
 
     def attend(self, states: Tensor, sentence_mask: Tensor) -> Tensor:
-        """Compute the attention over sentences.
+        """Compute the attention weights of the sentences in each text.
 
         Args:
             states: States ``[batch, sentences, hidden]``.
-            sentence_mask: Sentence mask, bool ``[batch, sentences]``.
+            sentence_mask: False for padding, bool ``[batch, sentences]``.
 
         Returns:
             Attention ``[batch, sentences]``; 0 everywhere for a text without sentences.

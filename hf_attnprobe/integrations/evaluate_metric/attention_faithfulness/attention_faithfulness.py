@@ -225,9 +225,10 @@ def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
 
 
 def _get_text_feature(text: Any) -> Any:
-    """Return the ``datasets`` feature for an input, which depends on the keys of a dict.
+    """Return the ``datasets`` type of an input: a text, a pair of texts, or a prompt.
 
-    A dict with unknown keys is treated as a pair of texts; other functions report the wrong keys.
+    The keys of a dict determine the type. A dict with unknown keys is treated as a pair of texts;
+    other functions report the wrong keys.
     """
     if not isinstance(text, Mapping):
         return SINGLE_TEXT
@@ -243,7 +244,7 @@ def _check_texts(predictions: Any) -> None:
     expected_feature = _get_text_feature(dicts[0]) if dicts else SINGLE_TEXT
     for row, text in enumerate(predictions):
         if dicts and isinstance(text, Mapping):
-            description = f"is a dict with the keys {[*text]}"
+            description = f"is a dict with the keys {list(text)}"
             has_expected_keys = set(text) == set(expected_feature)
             is_valid = has_expected_keys and all(isinstance(part, str) for part in text.values())
         else:
@@ -260,7 +261,9 @@ def _check_texts(predictions: Any) -> None:
 def _add_missing_references(
     predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Check the predictions, and add the label −1 to each of them if no references are passed.
+    """Check the texts, and use the label −1 (unknown) for all of them if no labels are passed.
+
+    The library evaluate calls the texts "predictions" and their labels "references".
 
     Args:
         predictions: Texts to audit.
