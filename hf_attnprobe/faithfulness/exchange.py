@@ -355,7 +355,7 @@ def _find_candidates(
     n_donors = len(donors.example_ids)
     if prediction.is_number:
         differs = _find_distant_numbers(observation, donors)
-    elif prediction.n_parts is not None and (prediction.outcomes or prediction.parts):
+    elif prediction.target_names:
         donor_probs = torch.stack(donors.probs)
         if observation.explained_class is None:
             decisions = prediction.decide(observation.probs)

@@ -382,7 +382,8 @@ class PartDescription:
 
     Attributes:
         template: result in sentences. Its placeholders are ``score`` (the estimate), ``amount``
-            (the unit of a loss) and the names in ``supporting_means`` (further estimates).
+            (the unit of a loss), ``unit`` (the unit of an output change, empty unless the
+            output is a number) and the names in ``supporting_means`` (further estimates).
         supporting_means: statistics whose means are printed next to the part.
     """
 
@@ -429,7 +430,8 @@ def _register_part_question(
             for name, (statistic, _) in used.supporting_means.items()
         }
         amount = explained.words.standard_amount
-        sentences = used.template.format(score=score, amount=amount, **means)
+        unit = f" {amount}" if explained.words.is_number else ""
+        sentences = used.template.format(score=score, amount=amount, unit=unit, **means)
         yardsticks = {name: mean.value for name, mean in means.items()}
         return Measurement(score, sentences, yardsticks)
 
@@ -580,7 +582,7 @@ _register_part_question(
     "and 50% of the words of an order are exchanged, at the standard temperature; if no word can be "
     "exchanged, from the losses without these words",
     description=PartDescription(
-        "Exchanging the words with most attention changes the output by {attention.value:.2f}, "
+        "Exchanging the words with most attention changes the output by {attention.value:.2f}{unit}, "
         "exchanging as many random words by {random.value:.2f}, and those of the best known order by "
         "{best.value:.2f}. On the scale from random to best, attention scores {score.interval_text}.",
         {

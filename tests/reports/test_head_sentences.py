@@ -28,7 +28,8 @@ from tests.reports.test_sentences import check
 WORDS = ["the", "a", "film", "is", "very", "good", "bad", "not", "great", "dull", "plot", "who"]
 WORDS += ["wrote", "it", "anna", "ben"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-TESTS = ["correlation", "permutation", "uniform_attention", "input_erasure", "scale", "erasure"]
+DELETION_TESTS = ["correlation", "permutation", "uniform_attention", "input_erasure", "scale"]
+TESTS = [*DELETION_TESTS, "exchange", "erasure"]
 NOT_OF_NUMBERS = TESTS[:-1]
 
 
@@ -120,6 +121,21 @@ def test_every_number_and_answer_follows_from_the_rows(reports, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_words_are_exchanged_in_models_of_every_kind(reports, kind):
+    """A text of every kind has donors, and importance is that of exchanged words."""
+    report, folder = reports[kind]
+    wide = recompute.pivot_site(recompute.read_rows(folder / "rows"), -1, -1)
+    exchanged = wide["exchange_importance@attention"]
+    assert exchanged.notna().sum() >= 30
+    assert finding(report, "importance").value == pytest.approx(exchanged.mean())
+    assert "when they are exchanged" in finding(report, "importance").sentence
+    limit = np.inf if kind == "number" else 1
+    assert wide["exchange_removal@best"].between(0, limit).all()
+    assert (wide["exchange_removal@attention"] <= wide["exchange_removal@best"] + 1e-9).all()
+    assert wide["same_word"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_report_says_what_is_predicted_and_in_its_own_words(reports, kind):
     report, folder = reports[kind]
     text = re.sub(r"\s+", " ", report.to_text(verbose=True))
@@ -145,13 +161,16 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
     assert lines[2].startswith(f"{report.answer.capitalize()}. ")
     for found in report.findings:
         if found.role in ("score", "part"):
-            number = f"{found.value:.2f} [{found.ci95[0]:.2f}, {found.ci95[1]:.2f}]"
+            number = f"{found.value:z.2f} [{found.ci95[0]:z.2f}, {found.ci95[1]:z.2f}]"
             (line,) = [line for line in lines if line.split()[0:1] == [found.rule]]
             assert number in line
     moved = finding(report, "effect").value
     in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
     (line,) = [line for line in lines if line.startswith("  effect ")]
     assert re.search(rf"changes the output by (\d+%, or by )?{in_words}", line)
+    share = finding(report, "path_share").value
+    (line,) = [line for line in lines if line.startswith("  path_share ")]
+    assert f"{share:.0%} of the decision passes through attention" in line
     if kind == "number":
         assert f"R² {finding(report, 'accuracy').value:.2f} on" in str(report)
 
@@ -209,7 +228,7 @@ def test_a_threshold_gives_a_number_sides(tmp_path):
 
 
 def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
-    report = run("number", tmp_path, TESTS, threshold=5.0, scale=0.02)
+    report = run("number", tmp_path, [*DELETION_TESTS, "erasure"], threshold=5.0, scale=0.02)
     rows = recompute.read_rows(tmp_path / "rows")
     wide = recompute.pivot_site(rows, -1, -1)
     assert wide.median_tvd.max() > 1
@@ -223,6 +242,11 @@ def test_changes_of_a_number_have_no_limit_and_no_divergence(tmp_path):
     lost = wide["removal@attention"].mean()
     standard = f"loses {lost:.2f} standard deviations of the predictions,"
     assert standard in finding(report, "removal").sentence
+    exchanged = run("number", tmp_path / "exchanged", TESTS, threshold=5.0, scale=0.02)
+    wide = recompute.pivot_site(recompute.read_rows(tmp_path / "exchanged" / "rows"), -1, -1)
+    changed = wide["exchange_removal@attention"].mean()
+    standard = f"changes the output by {changed:.2f} standard deviations of the predictions,"
+    assert standard in finding(exchanged, "removal").sentence
     said = report.to_text() + " ".join(f.sentence for f in report.findings)
     assert "of the labels" not in said and "units of" not in said
     assert "mean over the numbers" not in report.to_markdown()  # there is one
