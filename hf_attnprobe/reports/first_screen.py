@@ -177,6 +177,13 @@ BETTER_MODEL_ADVICE = (
 """Advice for a model that predicts no better than guessing."""
 
 
+NO_NUMBER_ADVICE = (
+    "The required tests ran, but no text gave a number. For example, attention to a single word has no "
+    "pattern that could be tested. Audit texts with several words."
+)
+"""Advice if required questions have no number, although their tests were run."""
+
+
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
     """Return the command or the advice that should settle an open answer.
 
@@ -203,6 +210,8 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         missing_tests: dict[str, dict] = {ALL_QUESTIONS[key].test: {} for key in conclusion.missing}
         if own_answers is None:
             missing_tests = {"scale": {}, "erasure": {}, "exchange": {}, **missing_tests}
+        if missing_tests.keys() <= set(report.provenance.get("tests", ())):
+            return NO_NUMBER_ADVICE
         return _build_command(report, tests={**previous_tests, **missing_tests})
     return _recommend_more_texts(report)
 

@@ -30,6 +30,7 @@ from hf_attnprobe.statistics.scale import (
     DELETION_PARTS,
     DROP,
     ERASURE,
+    EXCHANGE_STATISTIC,
     IMPORTANCE,
     MASS,
     MIN_CLASS_TEXTS,
@@ -279,6 +280,9 @@ def _describe_deletion(evidence: Evidence, score: Estimate) -> str:
     if not deletion.n:
         return ""
     if not has_exchanges(evidence.texts):
+        # The statistics exist, but have no values, if the test found no words to insert.
+        if EXCHANGE_STATISTIC not in evidence.texts:
+            return " Words were deleted, because the test exchange was not run."
         return (
             f" Words were deleted, because they could not be exchanged: no {evidence.words.texts} "
             "with another prediction were available."

@@ -58,6 +58,21 @@ def way_of(ways, lost=None):
     }
 
 
+def exchanging(ways):
+    """Statistics of the parts by exchange, each text ``ways`` [texts] from random to best."""
+    every = np.ones(len(ways))
+    return {
+        "exchange": {
+            "exchange_importance@attention": ways,
+            "exchange_removal@attention": 0.2 + 0.6 * ways,
+            "exchange_removal@random": 0.2 * every,
+            "exchange_removal@best": 0.8 * every,
+            "exchange_mass@attention": 0.3 + 0.7 * ways,
+            "exchange_mass_by_chance@attention": 0.3 * every,
+        }
+    }
+
+
 def moving(n, moved, worst=None):
     """Statistics of shuffles that move the output so far, and of a path share that fits to them.
 
