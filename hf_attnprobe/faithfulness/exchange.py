@@ -35,6 +35,8 @@ Removal
 
         removal = mean of m_d(top-k words) over donors d and k = 1, 5, 10, 20 and 50% of T, rounded up
 
+    Only the first two donors are used, because a mean over texts needs no precise value per text.
+
     Its position on the scale is (removal - random) / (best - random). ``random`` is the removal of
     a random order, and ``best`` the largest removal among all rankings and the order of the losses.
     Code: :func:`measure_exchange_removal`.
@@ -89,6 +91,8 @@ from hf_attnprobe.protocol import (
 )
 
 
+N_REMOVAL_DONORS = 2
+"""Number of donors per text for exchanging several words together, if that many are requested."""
 UNIT_DONOR_STREAM = 8
 """Index of the random number stream that draws the donors of each text."""
 READINGS: TestReadings = {
@@ -407,47 +411,74 @@ def measure_movement(observation: Observation, probs: Tensor) -> Tensor:
     return tvd(observation.apply_standard_temperature(probs), before)
 
 
-def measure_exchanges(observation: Observation, draws: ReplacementDraws, sets: Tensor) -> Tensor:
+def measure_exchanges(
+    observation: Observation,
+    draws: ReplacementDraws,
+    sets: Tensor,
+    *,
+    n_donors: int | None = None,
+) -> Tensor:
     """Measure how far the output moves if sets of units are exchanged.
 
-    Each set of a text is only run once per observation, because many heads rank the same words
-    first.
+    Each set of a text is run only once per observation and donor, because many heads rank the same
+    words first.
 
     Args:
         observation: Model outputs and attention for a batch.
         draws: New contents of the units.
         sets: Units to be exchanged, bool ``[sets, batch, keys]``.
+        n_donors: Number of donors per text; None for all of them.
 
     Returns:
-        Movements ``[draws, sets, batch]``.
+        Movements ``[donors, sets, batch]``.
     """
-    model = observation.model.require(ExchangeableUnits)
     sets = sets & observation.batch.content_mask
     n_sets, n_texts, _ = sets.shape
-    packed = np.packbits(sets.flatten(0, 1).cpu().numpy(), axis=1)
-    keys = [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed)]
+    packed_sets = np.packbits(sets.flatten(0, 1).cpu().numpy(), axis=1)
+    keys = [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed_sets)]
     movements = []
-    for draw, replacements in enumerate(draws.replacements):
-        known: dict[tuple[int, bytes], float] = observation.remember(
-            ("exchanged", draws.key, draw), dict
+    for donor in range(len(draws.replacements))[:n_donors]:
+        measured: dict[tuple[int, bytes], float] = observation.remember(
+            ("exchanged", draws.key, donor), dict
         )
-        new_rows = {key: row for row, key in enumerate(keys) if key not in known}
-        is_new = torch.zeros(n_sets * n_texts, dtype=torch.bool)
-        is_new[list(new_rows.values())] = True
-        is_new_set = is_new.unflatten(0, (n_sets, n_texts)).any(-1).to(sets.device)
-        if len(new_rows):
-            new_sets = (
-                sets[is_new_set]
-                & is_new.unflatten(0, (n_sets, n_texts)).to(sets.device)[is_new_set][..., None]
+        new_rows = {key: row for row, key in enumerate(keys) if key not in measured}
+        if new_rows:
+            is_new = torch.zeros(n_sets * n_texts, dtype=torch.bool)
+            is_new[list(new_rows.values())] = True
+            new_movements = _exchange_new_sets(
+                observation, draws.replacements[donor], sets, is_new.unflatten(0, (n_sets, n_texts))
             )
-            probs = model.exchange_inputs(observation, new_sets, replacements)
-            moved = torch.full((n_sets, n_texts), torch.nan, dtype=torch.float64)
-            moved[is_new_set.cpu()] = measure_movement(observation, probs).double().cpu()
-            moved_by_row = moved.flatten().tolist()
-            known.update((key, moved_by_row[row]) for key, row in new_rows.items())
-        movements.append([known[key] for key in keys])
+            measured.update((key, new_movements[row]) for key, row in new_rows.items())
+        movements.append([measured[key] for key in keys])
     values = torch.tensor(movements, dtype=torch.float64, device=sets.device)
     return values.unflatten(1, (n_sets, n_texts))
+
+
+def _exchange_new_sets(
+    observation: Observation,
+    replacements: Sequence[Mapping[int, Any]],
+    sets: Tensor,
+    is_new: Tensor,
+) -> list[float]:
+    """Run the model on those sets that have not been measured before.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        replacements: For each text, the new content by the unit's position.
+        sets: Units to be exchanged, bool ``[sets, batch, keys]``.
+        is_new: Whether a set has to be measured, bool ``[sets, batch]``.
+
+    Returns:
+        Movements for all sets and texts, one after the other; NaN for those that are not new.
+    """
+    model = observation.model.require(ExchangeableUnits)
+    has_new_text = is_new.any(-1)
+    # The other texts in a row exchange nothing, so the model does not run on them again.
+    new_sets = sets[has_new_text.to(sets.device)] & is_new[has_new_text].to(sets.device)[..., None]
+    probs = model.exchange_inputs(observation, new_sets, replacements)
+    movements = torch.full(is_new.shape, torch.nan, dtype=torch.float64)
+    movements[has_new_text] = measure_movement(observation, probs).double().cpu()
+    return movements.flatten().tolist()
 
 
 def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -> Tensor:
@@ -490,7 +521,10 @@ def measure_exchange_removal(
     content = observation.batch.content_mask
     turns = torch.stack([compute_removal_rank(ranks, content) for ranks in rankings])
     top_units = mark_top_units(observation, turns)
-    movements = measure_exchanges(observation, draws, top_units.flatten(0, 1))
+    movements = measure_exchanges(
+        observation, draws, top_units.flatten(0, 1), n_donors=N_REMOVAL_DONORS
+    )
+    # [donors, steps, rankings, batch]
     return movements.unflatten(1, top_units.shape[:2]).mean((0, 1))
 
 

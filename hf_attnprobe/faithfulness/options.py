@@ -66,9 +66,9 @@ class Scale(TargetOptions):
         metavar="UNITS",
     )
     greedy_units: int = option(
-        16,
+        0,
         "longest text, in units, of which the most important remaining unit is removed step by "
-        "step, to find a good order (about units² / 2 passes)",
+        "step, to find a good order (about units² / 2 passes); 0: none",
         at_least=0,
         at_most=10_000,
         metavar="UNITS",
