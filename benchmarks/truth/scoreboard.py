@@ -30,6 +30,7 @@ from benchmarks.truth.measure import rows_of, texts_of
 from benchmarks.truth.model import ConstructedModel
 from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
 from benchmarks.truth.perturbation_metrics import (
+    N_SOFT_DRAWS,
     measure_road,
     measure_saco,
     measure_soft_metrics,
@@ -38,6 +39,7 @@ from hf_attnprobe.core.formatting import format_table
 from hf_attnprobe.plots.matplotlib_backend import COLOURS, PAGE_WIDTH, STYLE, render_figure
 from hf_attnprobe.protocol import Batch
 from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
+from hf_attnprobe.statistics.questions import PARTLY_THRESHOLD, YES_THRESHOLD
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scale import (
     DELETION_PARTS,
@@ -258,8 +260,6 @@ def _drop_nan(value: float) -> float | None:
 
 N_BOOTSTRAP_DRAWS = 2000
 """Number of bootstrap draws for the intervals of AUROC."""
-GATED_VALUE = -math.inf
-"""Value of a metric for kinds whose path share is below the gate, so that they rank last."""
 
 
 def read_models(folder: Path) -> pd.DataFrame:
@@ -298,21 +298,9 @@ def average_kinds(models: pd.DataFrame, *, gate: bool = False) -> pd.DataFrame:
     names = list(dict.fromkeys([*METRICS, *AGGREGATIONS]))
     means = thresholds.constructed(models).groupby(["truth", "kind"])[names].mean()
     if gate:
-        means[means["path share"] < GATE_THRESHOLD] = GATED_VALUE
+        # All gated kinds get the same value, even if the metric is undefined for them.
+        means[means["path share"] < GATE_THRESHOLD] = means.min() - 1
     return means
-
-
-def compare_kinds(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
-    """Compare each positive value with each negative one: 1 if it is larger, and 0.5 if equal.
-
-    Args:
-        positive: Values of kinds whose truth is yes, ``[positive]``.
-        negative: Values of other kinds, ``[negative]``.
-
-    Returns:
-        Comparisons ``[positive, negative]``.
-    """
-    return (positive[:, None] > negative) + (positive[:, None] == negative) / 2
 
 
 def compute_auroc(values: pd.Series, negative_truths: Sequence[str], *, seed: int = 0) -> Estimate:
@@ -331,7 +319,7 @@ def compute_auroc(values: pd.Series, negative_truths: Sequence[str], *, seed: in
     values = values.dropna()
     positive = values["yes"].to_numpy()
     negatives = [values[truth].to_numpy() for truth in negative_truths]
-    comparisons = compare_kinds(positive, np.concatenate(negatives))
+    comparisons = field.compare_pairs(positive, np.concatenate(negatives))
     generator = np.random.default_rng(seed)
     positive_counts = _draw_counts(generator, len(positive))
     negative_counts = np.hstack([_draw_counts(generator, len(values)) for values in negatives])
@@ -364,14 +352,14 @@ def find_worst_kind(values: pd.Series) -> WorstKind:
     """Find the kind with the truth yes or no that a metric places most wrongly.
 
     A kind with the truth yes should have a larger value than all kinds with the truth no. If
-    several kinds are equally wrong, the one that is farthest from the mean of the opposite truth's
-    correct side is chosen, that is, the lowest kind with the truth yes or the highest one with no.
+    several kinds are equally wrong, the one with the most wrong value is chosen: it is farthest on
+    the wrong side of the middle between the means of both truths.
 
     Args:
         values: Metric by truth and kind.
     """
     values = values.dropna()
-    comparisons = compare_kinds(values["yes"].to_numpy(), values["no"].to_numpy())
+    comparisons = field.compare_pairs(values["yes"].to_numpy(), values["no"].to_numpy())
     middle = (values["yes"].mean() + values["no"].mean()) / 2
     candidates = []
     for truth, shares in (("yes", comparisons.mean(1)), ("no", comparisons.mean(0))):
@@ -432,24 +420,53 @@ def compute_cross_sensitivities(models: pd.DataFrame, metric: str) -> dict[str, 
 
 
 @dataclass(frozen=True)
-class Score:
-    """A row of the scoreboard: how well a metric measures faithfulness.
+class Separation:
+    """How well a metric separates models with the true answer yes from other models.
 
     Attributes:
-        auroc_no: AUROC for kinds with the truth yes against those with no.
-        auroc_not_yes: AUROC for yes against no and partly.
-        auroc_gated: AUROC for yes against no, if kinds with a small path share rank last.
-        worst: Kind that is placed most wrongly.
+        yes_no: AUROC for kinds with the truth yes against those with no.
+        yes_not_yes: AUROC for kinds with the truth yes against those with no or partly.
+        worst: Kind with the truth yes or no that is placed most wrongly.
+    """
+
+    yes_no: Estimate
+    yes_not_yes: Estimate
+    worst: WorstKind
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a metric measures faithfulness.
+
+    Attributes:
+        plain: Separation by the metric alone.
+        gated: Separation by the metric if kinds with a small path share rank last.
         sensitivities: Cross-sensitivity by nuisance.
         response: Response to the share of texts in which attention is right.
     """
 
-    auroc_no: Estimate
-    auroc_not_yes: Estimate
-    auroc_gated: Estimate
-    worst: WorstKind
+    plain: Separation
+    gated: Separation
     sensitivities: Mapping[str, float]
     response: Response
+
+    @property
+    def mean_sensitivity(self) -> float:
+        """Mean cross-sensitivity over all nuisances."""
+        return float(np.mean(list(self.sensitivities.values())))
+
+
+def measure_separation(values: pd.Series) -> Separation:
+    """Measure how well a metric separates kinds with different truths.
+
+    Args:
+        values: Metric by truth and kind.
+    """
+    return Separation(
+        yes_no=compute_auroc(values, ["no"]),
+        yes_not_yes=compute_auroc(values, ["no", "partly"]),
+        worst=find_worst_kind(values),
+    )
 
 
 def score_metrics(kinds: pd.DataFrame, nuisances: pd.DataFrame) -> dict[str, Score]:
@@ -460,21 +477,18 @@ def score_metrics(kinds: pd.DataFrame, nuisances: pd.DataFrame) -> dict[str, Sco
         nuisances: Result of :func:`read_models` for nuisances.
 
     Returns:
-        Scores by metric, sorted by the AUROC for yes against not yes.
+        Scores by metric, sorted by the AUROC for yes against not yes without the gate.
     """
     means, gated_means = average_kinds(kinds), average_kinds(kinds, gate=True)
     scores = {}
     for metric in METRICS:
-        # A gated kind has a value even if the metric is undefined for it.
         scores[metric] = Score(
-            auroc_no=compute_auroc(means[metric], ["no"]),
-            auroc_not_yes=compute_auroc(means[metric], ["no", "partly"]),
-            auroc_gated=compute_auroc(gated_means[metric], ["no"]),
-            worst=find_worst_kind(means[metric]),
+            plain=measure_separation(means[metric]),
+            gated=measure_separation(gated_means[metric]),
             sensitivities=compute_cross_sensitivities(nuisances, metric),
             response=compute_response(kinds, metric),
         )
-    return dict(sorted(scores.items(), key=lambda item: -item[1].auroc_not_yes.value))
+    return dict(sorted(scores.items(), key=lambda item: -item[1].plain.yes_not_yes.value))
 
 
 # --- Tables ------------------------------------------------------------------------------------
@@ -486,7 +500,35 @@ def format_table_lines(head: Sequence[str], rows: Sequence[Sequence[object]]) ->
 
 
 def format_scores(scores: Mapping[str, Score]) -> str:
-    """Format the scoreboard as a Markdown table, one row per metric.
+    """Format a Markdown table that shows how well each metric separates the truths.
+
+    Args:
+        scores: Result of :func:`score_metrics`.
+    """
+    rows = []
+    for metric, score in scores.items():
+        cells: list[object] = [metric, score.plain.yes_no.n]
+        for separation in (score.plain, score.gated):
+            cells += [
+                separation.yes_no.interval_text,
+                separation.yes_not_yes.interval_text,
+                _format_worst_kind(separation.worst),
+            ]
+        rows.append(cells)
+    plain_head = ["yes / no", "yes / not yes", "worst kind"]
+    gated_head = [f"{name}, with gate" for name in plain_head]
+    return format_table_lines(["metric", "kinds", *plain_head, *gated_head], rows)
+
+
+def _format_worst_kind(worst: WorstKind) -> str:
+    """Format a kind with its truth and share, or "none" if it is placed correctly."""
+    if worst.share == 1:
+        return "none"
+    return f"{worst.name} ({worst.truth}, {worst.share:.0%})"
+
+
+def format_sensitivities(scores: Mapping[str, Score]) -> str:
+    """Format a Markdown table of cross-sensitivity and of the response to right texts.
 
     Args:
         scores: Result of :func:`score_metrics`.
@@ -497,29 +539,13 @@ def format_scores(scores: Mapping[str, Score]) -> str:
         rows.append(
             [
                 metric,
-                score.auroc_no.interval_text,
-                score.auroc_not_yes.interval_text,
-                score.auroc_gated.interval_text,
-                score.auroc_no.n,
-                f"{score.worst.name} ({score.worst.truth}, {score.worst.share:.0%})",
-                f"{np.mean(list(score.sensitivities.values())):.2f}",
+                f"{score.mean_sensitivity:.2f}",
                 f"{score.sensitivities[largest]:.2f} ({largest})",
                 f"{score.response.r_squared:.2f}",
                 f"{score.response.half:.2f}",
             ]
         )
-    head = [
-        "metric",
-        "yes / no",
-        "yes / not yes",
-        "yes / no, with the gate",
-        "kinds",
-        "worst kind",
-        "mean sensitivity",
-        "largest sensitivity",
-        "R²",
-        "at p = .5",
-    ]
+    head = ["metric", "mean sensitivity", "largest sensitivity", "R²", "at p = .5"]
     return format_table_lines(head, rows)
 
 
@@ -540,7 +566,7 @@ def format_aggregations(kinds: pd.DataFrame) -> str:
         kinds: Result of :func:`read_models` for kinds and mixtures.
     """
     gated_means = average_kinds(kinds, gate=True)
-    rows, wrong_kinds = [], []
+    rows, error_lines = [], []
     for name, aggregation in AGGREGATIONS.items():
         models = aggregations.select_aggregation(kinds, name)
         errors = aggregations.find_errors(models, aggregations.answer_models(models))
@@ -551,7 +577,8 @@ def format_aggregations(kinds: pd.DataFrame) -> str:
             [
                 name,
                 aggregation.description,
-                *map(_format_errors, (errors, other_half)),
+                _format_errors(errors),
+                _format_errors(other_half),
                 f"{partly:.2f}, {yes:.2f}",
                 _format_errors(left_out),
                 compute_auroc(gated_means[name], ["no"]).interval_text,
@@ -560,7 +587,8 @@ def format_aggregations(kinds: pd.DataFrame) -> str:
                 f"{response.half:.2f}",
             ]
         )
-        wrong_kinds.append(f"- {name}: {'; '.join(errors.wrong) or 'none'}.")
+        wrong, opposite = (_join_names(names) for names in (errors.wrong, errors.opposite))
+        error_lines.append(f"- {name}: wrong {wrong}. Opposite: {opposite}.")
     head = [
         "aggregation",
         "mean of",
@@ -573,7 +601,7 @@ def format_aggregations(kinds: pd.DataFrame) -> str:
         "R²",
         "at p = .5",
     ]
-    return format_table_lines(head, rows) + "\n\n" + "\n".join(wrong_kinds)
+    return format_table_lines(head, rows) + "\n\n" + "\n".join(error_lines)
 
 
 def _format_errors(errors: aggregations.Errors) -> str:
@@ -581,16 +609,19 @@ def _format_errors(errors: aggregations.Errors) -> str:
     return f"{len(errors.wrong)} / {len(errors.opposite)} / {len(errors.open)}"
 
 
+def _join_names(names: Sequence[str]) -> str:
+    """Join names of kinds, which can contain commas."""
+    return "; ".join(names) or "none"
+
+
 # --- Figure ------------------------------------------------------------------------------------
 
 FIGURE_HEIGHT = 3.6
 """Height of the figure in inches."""
-MAX_DISPLAYED_SENSITIVITY = 3.0
-"""Largest cross-sensitivity in the figure. Larger ones are drawn at the edge."""
 
 
 def draw_figure(scores: Mapping[str, Score]) -> bytes:
-    """Draw AUROC, cross-sensitivity and response of each metric.
+    """Draw AUROC and cross-sensitivity of each metric.
 
     Args:
         scores: Result of :func:`score_metrics`.
@@ -598,39 +629,54 @@ def draw_figure(scores: Mapping[str, Score]) -> bytes:
     Returns:
         Content of an SVG file.
     """
+    rows = list(scores.values())
+    heights = np.arange(len(rows))[::-1]
     with mpl.rc_context(STYLE):
         figure = Figure((PAGE_WIDTH, FIGURE_HEIGHT), layout="constrained")
-        auroc_axes, sensitivity_axes, response_axes = figure.subplots(
-            1, 3, sharey=True, width_ratios=[2, 1.4, 1]
+        no_axes, not_yes_axes, sensitivity_axes = figure.subplots(1, 3, sharey=True)
+        _draw_aurocs(no_axes, heights, [(row.plain.yes_no, row.gated.yes_no) for row in rows])
+        _draw_aurocs(
+            not_yes_axes,
+            heights,
+            [(row.plain.yes_not_yes, row.gated.yes_not_yes) for row in rows],
         )
-        heights = np.arange(len(scores))[::-1]
-        _draw_aurocs(auroc_axes, heights, list(scores.values()))
-        _draw_sensitivities(sensitivity_axes, heights, list(scores.values()))
-        halves = [score.response.half for score in scores.values()]
-        response_axes.plot(halves, heights, "o", color=COLOURS[0], markersize=3)
-        response_axes.axvline(0.5, color="grey", linewidth=0.6, linestyle=":")
-        response_axes.set_xlim(0, 1)
-        response_axes.set_xlabel("value at p = .5\n(0: as at p = 0, 1: as at p = 1)")
-        auroc_axes.set_yticks(heights, list(scores))
-        for axes in (auroc_axes, sensitivity_axes, response_axes):
+        no_axes.set_xlabel("AUROC, yes / no")
+        not_yes_axes.set_xlabel("AUROC, yes / not yes")
+        _draw_sensitivities(sensitivity_axes, heights, rows)
+        no_axes.set_yticks(heights, list(scores))
+        for axes in (no_axes, not_yes_axes, sensitivity_axes):
             axes.grid(axis="y", linewidth=0.3, alpha=0.5)
+        figure.legend(
+            *no_axes.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False
+        )
+        figure.legend(
+            *sensitivity_axes.get_legend_handles_labels(),
+            loc="outside upper right",
+            ncols=2,
+            frameon=False,
+        )
     return render_figure(figure, "svg", salt="scoreboard")
 
 
-def _draw_aurocs(axes: Axes, heights: np.ndarray, scores: Sequence[Score]) -> None:
-    """Draw both AUROCs of each metric with their intervals."""
-    series = {
-        "yes / no": [score.auroc_no for score in scores],
-        "yes / not yes": [score.auroc_not_yes for score in scores],
-    }
-    for number, (label, aurocs) in enumerate(series.items()):
-        values = np.array([auroc.value for auroc in aurocs])
-        ends = np.array([auroc.ci95 for auroc in aurocs]).T
+def _draw_aurocs(
+    axes: Axes, heights: np.ndarray, aurocs: Sequence[tuple[Estimate, Estimate]]
+) -> None:
+    """Draw the AUROC of each metric without and with the gate, with intervals.
+
+    Args:
+        axes: Axes to draw on.
+        heights: Vertical position of each metric.
+        aurocs: AUROC without and with the gate of each metric.
+    """
+    labels = ("metric alone", "with the gate")
+    for number, (label, series) in enumerate(zip(labels, zip(*aurocs, strict=True), strict=True)):
+        values = np.array([auroc.value for auroc in series])
+        ends = np.array([auroc.ci95 for auroc in series]).T
         # Intervals of the bootstrap contain their values up to rounding.
         bars = np.maximum([values - ends[0], ends[1] - values], 0)
         axes.errorbar(
             values,
-            heights + 0.15 - 0.3 * number,
+            heights + 0.17 - 0.34 * number,
             xerr=bars,
             fmt="os"[number],
             color=COLOURS[number],
@@ -638,46 +684,74 @@ def _draw_aurocs(axes: Axes, heights: np.ndarray, scores: Sequence[Score]) -> No
             elinewidth=0.8,
             label=label,
         )
-    axes.axvline(0.5, color="grey", linewidth=0.6, linestyle=":")
-    axes.set_xlim(right=1.01)
-    axes.set_xlabel("AUROC (.5: no information)")
-    axes.legend(loc="lower left", frameon=False)
+    axes.set_xlim(0.5, 1.02)
 
 
 def _draw_sensitivities(axes: Axes, heights: np.ndarray, scores: Sequence[Score]) -> None:
     """Draw the mean and the largest cross-sensitivity of each metric."""
-    by_metric = np.array([list(score.sensitivities.values()) for score in scores])
-    for number, (label, values) in enumerate(
-        {"mean": by_metric.mean(1), "largest": by_metric.max(1)}.items()
-    ):
-        displayed = values.clip(max=MAX_DISPLAYED_SENSITIVITY)
-        axes.plot(
-            displayed, heights, "o^"[number], color=COLOURS[number], markersize=3, label=label
-        )
-    axes.set_xlim(0, MAX_DISPLAYED_SENSITIVITY * 1.03)
+    means = [score.mean_sensitivity for score in scores]
+    largest = [max(score.sensitivities.values()) for score in scores]
+    axes.plot(means, heights, "D", color=COLOURS[2], markersize=3, label="mean")
+    axes.plot(largest, heights, ">", color=COLOURS[3], markersize=3, label="largest")
+    axes.set_xlim(left=0)
     axes.set_xlabel("cross-sensitivity (0 is best)")
-    axes.legend(loc="lower right", frameon=False)
 
 
 # --- Page --------------------------------------------------------------------------------------
 
+N_BEST_METRICS = 4
+"""Number of metrics that the discussion names as the best ones."""
 
-def format_sections(folder: Path) -> dict[str, str]:
+
+def format_sections(folder: Path) -> dict[str, Any]:
     """Format the parts of ``page.md`` that the scoreboard fills.
 
     Args:
         folder: Folder of the scoreboard.
 
     Returns:
-        Text by placeholder.
+        Text or number by placeholder.
     """
     kinds, nuisances = read_models(folder / "kinds"), read_models(folder / "nuisances")
+    scores = score_metrics(kinds, nuisances)
+    flip = scores["fraction to flip"].plain
+    gated_areas = [(name, score.gated.yes_not_yes.value) for name, score in scores.items()]
+    best = sorted(gated_areas, key=lambda item: -item[1])[:N_BEST_METRICS]
+    n_yes_or_no = int(kinds[kinds.truth != "partly"].pipe(thresholds.constructed).kind.nunique())
     return {
-        "scoreboard": format_scores(score_metrics(kinds, nuisances)),
+        "scoreboard": format_scores(scores),
+        "sensitivities": format_sensitivities(scores),
         "definitions": format_definitions(),
         "aggregations": format_aggregations(kinds),
-        "n_scored_kinds": str(thresholds.constructed(kinds).kind.nunique()),
+        "n_scored_kinds": thresholds.constructed(kinds).kind.nunique(),
+        "n_soft_draws": N_SOFT_DRAWS,
+        "gate": GATE_THRESHOLD,
+        "partly_threshold": PARTLY_THRESHOLD,
+        "yes_threshold": YES_THRESHOLD,
+        "n_undefined_flip": n_yes_or_no - (flip.yes_no.n or 0),
+        "perfect_alone": _list_perfect({name: score.plain for name, score in scores.items()}),
+        "perfect_with_gate": _list_perfect({name: score.gated for name, score in scores.items()}),
+        "best_not_yes": ", ".join(f"{name} ({area:.2f})" for name, area in best),
+        "idle_faithfulness": average_kinds(kinds)["F now"]["no"]["ornament"],
     }
+
+
+def _list_perfect(separations: Mapping[str, Separation]) -> str:
+    """List the metrics for which every kind with the truth yes has a larger value than any with no."""
+    return ", ".join(name for name, own in separations.items() if own.yes_no.value == 1) or "none"
+
+
+def write_tables(folder: Path) -> None:
+    """Write the tables of the scoreboard to ``scoreboard.md`` in its folder.
+
+    Args:
+        folder: Folder of the scoreboard.
+    """
+    sections = format_sections(folder)
+    tables = [
+        sections[name] for name in ("scoreboard", "sensitivities", "definitions", "aggregations")
+    ]
+    (folder / "scoreboard.md").write_text("\n\n".join(tables) + "\n")
 
 
 def write_figure(folder: Path, file: Path) -> None:

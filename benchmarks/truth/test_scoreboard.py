@@ -558,7 +558,9 @@ def test_kinds_below_the_gate_rank_last_even_if_the_metric_is_undefined():
     gated = scoreboard.average_kinds(models, gate=True)
     assert scoreboard.compute_auroc(plain["F now"], ["no"]).value == 0.0
     assert scoreboard.compute_auroc(gated["F now"], ["no"]).value == 0.5
-    assert gated["SaCo"]["no"]["b"] == -math.inf and np.isnan(plain["SaCo"]["no"]["b"])
+    models = models.assign(SaCo=[0.5, 0.5, np.nan, np.nan, 0.2, 0.2])
+    gated = scoreboard.average_kinds(models, gate=True)
+    assert gated["SaCo"]["no"]["b"] < 0.2 and np.isnan(plain["SaCo"]["no"]["b"])
 
 
 def test_the_response_is_a_line_and_its_middle():
@@ -584,7 +586,7 @@ def test_cross_sensitivity_is_relative_to_the_change_from_no_right_text_to_all()
 
 
 def test_the_scoreboard_from_measurement_to_page(tmp_path, monkeypatch):
-    names = ("pointer", "hard pointer", "decoy", "sink", "sink and key", "mark itself lit")
+    names = ("pointer", "hard pointer", "decoy", "ornament", "sink and key", "mark itself lit")
     monkeypatch.setattr(scoreboard, "KINDS", {name: KINDS[name] for name in names})
     monkeypatch.setattr(scoreboard, "MISLEADING", {})
     few = {name: replace(NUISANCES[name], levels=NUISANCES[name].levels[:2]) for name in NUISANCES}
@@ -595,9 +597,9 @@ def test_the_scoreboard_from_measurement_to_page(tmp_path, monkeypatch):
     rows = sections["scoreboard"].splitlines()[2:]
     assert {row.split(" | ")[0].removeprefix("| ") for row in rows} == set(scoreboard.METRICS)
     assert len(sections["definitions"].splitlines()) == len(rows) + 2
-    assert sections["n_scored_kinds"] == "6"
+    assert sections["n_scored_kinds"] == 6
     (row,) = [row for row in rows if row.startswith("| F now |")]
-    assert "1.00 [1.00, 1.00]" in row
+    assert row.count("1.00 [1.00, 1.00]") == 3 and row.count("none") == 2
     for file in (tmp_path / "first.svg", tmp_path / "second.svg"):
         scoreboard.write_figure(tmp_path, file)
     image = (tmp_path / "first.svg").read_bytes()
