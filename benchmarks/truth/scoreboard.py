@@ -588,7 +588,7 @@ def format_aggregations(kinds: pd.DataFrame) -> str:
             ]
         )
         wrong, opposite = (_join_names(names) for names in (errors.wrong, errors.opposite))
-        error_lines.append(f"- {name}: wrong {wrong}. Opposite: {opposite}.")
+        error_lines.append(f"- {name}. Wrong: {wrong}. Opposite: {opposite}.")
     head = [
         "aggregation",
         "mean of",
@@ -715,6 +715,7 @@ def format_sections(folder: Path) -> dict[str, Any]:
     kinds, nuisances = read_models(folder / "kinds"), read_models(folder / "nuisances")
     scores = score_metrics(kinds, nuisances)
     flip = scores["fraction to flip"].plain
+    means = average_kinds(kinds)
     gated_areas = [(name, score.gated.yes_not_yes.value) for name, score in scores.items()]
     best = sorted(gated_areas, key=lambda item: -item[1])[:N_BEST_METRICS]
     n_yes_or_no = int(kinds[kinds.truth != "partly"].pipe(thresholds.constructed).kind.nunique())
@@ -732,7 +733,7 @@ def format_sections(folder: Path) -> dict[str, Any]:
         "perfect_alone": _list_perfect({name: score.plain for name, score in scores.items()}),
         "perfect_with_gate": _list_perfect({name: score.gated for name, score in scores.items()}),
         "best_not_yes": ", ".join(f"{name} ({area:.2f})" for name, area in best),
-        "idle_faithfulness": average_kinds(kinds)["F now"]["no"]["ornament"],
+        "idle_faithfulness": means["F now"][means["path share"] < GATE_THRESHOLD].max(),
     }
 
 

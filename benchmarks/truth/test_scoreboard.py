@@ -12,7 +12,7 @@ import torch
 from scipy.stats import kendalltau, linregress
 
 from benchmarks.truth import aggregations, scoreboard
-from benchmarks.truth.kinds import KINDS
+from benchmarks.truth.kinds import KINDS, MISLEADING
 from benchmarks.truth.measure import rows_of, texts_of
 from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.perturbation_metrics import (
@@ -586,8 +586,9 @@ def test_cross_sensitivity_is_relative_to_the_change_from_no_right_text_to_all()
 
 
 def test_the_scoreboard_from_measurement_to_page(tmp_path, monkeypatch):
-    names = ("pointer", "hard pointer", "decoy", "ornament", "sink and key", "mark itself lit")
-    monkeypatch.setattr(scoreboard, "KINDS", {name: KINDS[name] for name in names})
+    names = ("pointer", "hard pointer", "decoy", "exact zeros, idle", "sink and key", "backup key")
+    kinds = {name: (KINDS | MISLEADING)[name] for name in names}
+    monkeypatch.setattr(scoreboard, "KINDS", kinds)
     monkeypatch.setattr(scoreboard, "MISLEADING", {})
     few = {name: replace(NUISANCES[name], levels=NUISANCES[name].levels[:2]) for name in NUISANCES}
     few = {name: few[name] for name in ("label noise", "classes")}
@@ -599,7 +600,10 @@ def test_the_scoreboard_from_measurement_to_page(tmp_path, monkeypatch):
     assert len(sections["definitions"].splitlines()) == len(rows) + 2
     assert sections["n_scored_kinds"] == 6
     (row,) = [row for row in rows if row.startswith("| F now |")]
-    assert row.count("1.00 [1.00, 1.00]") == 3 and row.count("none") == 2
+    # The idle kind has a larger F than one of two pointers, and the gate excludes it.
+    cells = row.split(" | ")
+    assert cells[2].startswith("0.75 ") and cells[4] == "exact zeros, idle (no, 50%)"
+    assert cells[5:7] == ["1.00 [1.00, 1.00]"] * 2 and cells[7] == "none |"
     for file in (tmp_path / "first.svg", tmp_path / "second.svg"):
         scoreboard.write_figure(tmp_path, file)
     image = (tmp_path / "first.svg").read_bytes()
