@@ -6,13 +6,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.truth import run, tables
+from benchmarks.truth import run, scoreboard, tables
 
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "calibration.md"
 SHEET = ROOT / "hf_attnprobe" / "statistics" / "calibration.json"
-PARTS = ("kinds", "nuisances", "trained", "coverage", "page")
+FIGURE = ROOT / "docs" / "figures" / "scoreboard.svg"
+PARTS = ("kinds", "nuisances", "trained", "coverage", "scoreboard", "page")
+N_SCOREBOARD_SEEDS = 2
+"""Number of models of each kind for the scoreboard."""
 
 
 def main() -> None:
@@ -33,6 +36,11 @@ def main() -> None:
         run.run_trained(given.folder, range(3), given.texts)
     if "coverage" in given.parts:
         run.run_coverage(given.folder)
+    if "scoreboard" in given.parts:
+        folder = given.folder / "scoreboard"
+        scoreboard.run_scoreboard(folder, range(N_SCOREBOARD_SEEDS), given.texts)
+        scoreboard.write_tables(folder)
+        scoreboard.write_figure(folder, FIGURE)
     if "page" in given.parts:
         SHEET.write_text(tables.packed(tables.sheet(given.folder)))
         PAGE.write_text(tables.page(given.folder))

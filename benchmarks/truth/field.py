@@ -73,8 +73,20 @@ def auroc(positive: np.ndarray, negative: np.ndarray) -> float:
     >>> auroc(np.array([2.0, 3.0]), np.array([1.0, 2.0]))
     0.875
     """
-    difference = positive[:, None] - negative
-    return float((difference > 0).mean() + (difference == 0).mean() / 2)
+    return float(compare_pairs(positive, negative).mean())
+
+
+def compare_pairs(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    """Compare each positive value with each negative one: 1 if it is larger, 0.5 if equal.
+
+    Args:
+        positive: Values of models that should have large ones, ``[positive]``.
+        negative: Values of models that should have small ones, ``[negative]``.
+
+    Returns:
+        Comparisons ``[positive, negative]``.
+    """
+    return (positive[:, None] > negative) + (positive[:, None] == negative) / 2
 
 
 def cross_sensitivity(values: Mapping[tuple[float, object], float]) -> float:

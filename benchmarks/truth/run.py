@@ -11,7 +11,7 @@ import pandas as pd
 
 from benchmarks.truth import coverage, trained
 from benchmarks.truth.kinds import EVERY_KIND
-from benchmarks.truth.measure import OF_FIELD, OF_VERDICT, measured
+from benchmarks.truth.measure import OF_VERDICT, measured
 from benchmarks.truth.nuisances import NUISANCES, SHARES_RIGHT
 from hf_attnprobe.storage.folders import write_json
 
@@ -19,8 +19,6 @@ from hf_attnprobe.storage.folders import write_json
 logger = logging.getLogger(__name__)
 SIZES = (30, 100)
 """Numbers of texts on which a verdict is asked beside that of all."""
-N_FIELD = 1
-"""Seeds from 0 on of which the field's numbers are measured too; they cost the most."""
 
 
 def kept(file: Path, compute: Callable[[], Mapping[str, Any]]) -> None:
@@ -44,8 +42,7 @@ def run_kinds(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
                 n_drawn = min(n_texts, kind.max_texts)
                 sizes = [*(n for n in SIZES if n < n_drawn), n_drawn]
                 model, batch = kind.draw(name, seed=seed, n_texts=n_drawn)
-                tests = OF_FIELD if seed < N_FIELD else OF_VERDICT
-                said = measured(model, batch, seed=seed, n_texts=sizes, tests=tests)
+                said = measured(model, batch, seed=seed, n_texts=sizes, tests=OF_VERDICT)
                 about = {"kind": name, "truth": kind.truth, "right": kind.right, "seed": seed}
                 return about | {"said": said}
 
@@ -61,7 +58,7 @@ def run_nuisances(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
                 level: Any = level, p: float = p, name: str = name, seed: int = seed
             ) -> dict[str, Any]:
                 model, batch = NUISANCES[name].kind(p, level).draw(name, seed=seed, n_texts=n_texts)
-                said = measured(model, batch, seed=seed, n_texts=[n_texts])
+                said = measured(model, batch, seed=seed, n_texts=[n_texts], tests=OF_VERDICT)
                 about = {"nuisance": name, "level": level, "right": p, "seed": seed}
                 return about | {"said": said}
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.truth import field, thresholds
+from benchmarks.truth import field, scoreboard, thresholds
 from benchmarks.truth.kinds import CONSTRUCTED, EVERY_KIND
 from benchmarks.truth.nuisances import NUISANCES
 from benchmarks.truth.run import flat, read
@@ -132,40 +132,6 @@ def of_levels(models: pd.DataFrame) -> str:
     return table(["nuisance", "p", "F by level"], rows)
 
 
-def aurocs(models: pd.DataFrame) -> dict[str, float]:
-    """How often a kind with truth yes has more of a measure than one with truth no."""
-    own = thresholds.constructed(models)
-    means = own.groupby(["truth", "kind"])[list(MEASURES)].mean()
-    found = {}
-    for measure in MEASURES:
-        yes, no = (means.loc[truth][measure].dropna().to_numpy() for truth in ("yes", "no"))
-        found[measure] = field.auroc(yes, no)
-    gated = means.faithfulness.where(means_of_path(own) >= PATH_SHARE_THRESHOLD, -1.0)
-    found["faithfulness, with its gate"] = field.auroc(
-        gated.loc["yes"].to_numpy(), gated.loc["no"].to_numpy()
-    )
-    return found
-
-
-def means_of_path(models: pd.DataFrame) -> pd.Series:
-    """The path share by truth and kind."""
-    return models.groupby(["truth", "kind"]).path_share.mean()
-
-
-def of_field(kinds: pd.DataFrame, nuisances: pd.DataFrame) -> str:
-    """Each measure's AUROC over kinds, and its largest cross-sensitivity with the nuisance."""
-    moved = sensitivities(nuisances)
-    rows = []
-    for measure, area in aurocs(kinds).items():
-        base = measure.removesuffix(", with its gate")
-        way = 1.0 if base == "faithfulness" else _way(nuisances, base)
-        worst = max(moved, key=lambda name: moved[name][base])
-        of_all = np.mean([own[base] for own in moved.values()]) / way
-        most = f"{digits(moved[worst][base] / way)} ({worst})"
-        rows.append([measure, digits(area), digits(of_all), most])
-    return table(["measure", "AUROC", "mean cross-sensitivity", "largest"], rows)
-
-
 def of_trained(models: pd.DataFrame) -> str:
     """Trained readers: what is proved, and what is said."""
     rows = []
@@ -237,7 +203,7 @@ def page(folder: Path) -> str:
             reasons=of_causes(nuisances),
             nuisances=of_nuisances(nuisances),
             levels=of_levels(nuisances),
-            field=of_field(kinds, nuisances),
+            **scoreboard.format_sections(folder / "scoreboard"),
             trained=of_trained(trained),
             n_coverage=records[0]["draws"],
             n_pool=records[0]["texts"],
