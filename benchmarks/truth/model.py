@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_attnprobe.functional.divergence import compute_shifted_probability
+from hf_attnprobe.inference.encoding import compute_identity
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 
 
@@ -92,7 +93,6 @@ class Formula:
         first[:, 0] = self.default
         return states, rest + first
 
-
     def _turn_by_place(self, said: Tensor, present: Tensor) -> Tensor:
         """Shift the classes of what each word says by its place, [texts, words, classes]."""
         places = present.cumsum(-1) - 1
@@ -151,7 +151,14 @@ class ConstructedModel(AttentionModelBase):
         labels: Tensor | None = None,
     ) -> Batch:
         """Inputs: the columns of the texts' words, and ``mask``; padding is on the right."""
-        return Batch(dict(inputs), inputs["mask"], inputs["mask"], tuple(example_ids), labels)
+        mask = inputs["mask"]
+        identities = torch.tensor(
+            [
+                compute_identity({"words": words[real]})
+                for words, real in zip(_stack_columns(inputs), mask, strict=True)
+            ]
+        )
+        return Batch(dict(inputs), mask, mask, tuple(example_ids), labels, identities=identities)
 
     def observe(self, batch: Batch) -> Observation:
         """Keeps as state what attention averages and what goes around it."""
@@ -279,6 +286,4 @@ def _split_columns(table: Tensor, inputs: Mapping[str, Tensor]) -> dict[str, Ten
     names = [name for name in sorted(inputs) if name != "mask"]
     widths = [inputs[name][0, 0].numel() for name in names]
     parts = zip(names, table.split(widths, -1), strict=True)
-    return {
-        name: part.reshape(*table.shape[:2], *inputs[name].shape[2:]) for name, part in parts
-    }
+    return {name: part.reshape(*table.shape[:2], *inputs[name].shape[2:]) for name, part in parts}

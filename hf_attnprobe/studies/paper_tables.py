@@ -42,7 +42,7 @@ from hf_attnprobe.statistics.summary import (
     list_bin_names,
 )
 from hf_attnprobe.storage.provenance import SUMMARY_FILE
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import load_rows
 from hf_attnprobe.studies.published import PUBLISHED, PublishedLookup
 from hf_attnprobe.studies.steps import (
     Job,
@@ -119,8 +119,12 @@ class Results:
         return next(job for job in self.jobs_by_step[step] if job.is_in_cell(cell))
 
     def _read_statistics(self, folder: str) -> pd.DataFrame:
-        """Return an audit's statistics for its only head, and accuracy, [texts, statistics]."""
-        rows = read_rows(self.folder / folder / "rows")
+        """Return an audit's statistics for its only head, and accuracy, [different texts, statistics].
+
+        Copies of a text count once, as in the audit's own report.
+        """
+        distinct_rows = load_rows(self.folder / folder / "rows").merge_duplicates()
+        rows = distinct_rows.build_long_frame()
         is_head_row = (rows.layer >= 0) & (rows["head"] >= 0)
         heads = rows.loc[is_head_row, ["layer", "head"]].drop_duplicates()
         if len(heads) > 1:
