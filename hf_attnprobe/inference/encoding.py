@@ -21,6 +21,7 @@ from typing import (
     TypeVar,
 )
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -126,15 +127,19 @@ def compute_identity(inputs: Mapping[str, Any]) -> int:
         second = compute_identity({"input_ids": [101, 7592, 102]})
         assert first == second
     """
-    parts = []
+    digest = hashlib.sha256()
     for name in sorted(inputs.keys() - {*DERIVED_INPUTS}):
         values = inputs[name]
-        if isinstance(values, Tensor):
-            content = values.detach().cpu().contiguous().numpy().tobytes()
-            parts.append([name, list(values.shape), hashlib.sha256(content).hexdigest()])
-        else:
-            parts.append([name, values])
-    return hash_content(parts)
+        has_choices = isinstance(values, list) and bool(values) and isinstance(values[0], list)
+        for choice_values in values if has_choices else [values]:
+            if isinstance(choice_values, Tensor):
+                content = choice_values.detach().cpu().numpy()
+            else:
+                content = np.asarray(choice_values, dtype=np.int64)
+            # The name and the shape separate this input from the next one.
+            digest.update(f"{name} {content.dtype.str} {content.shape} ".encode())
+            digest.update(content.tobytes())
+    return _shorten_digest(digest.hexdigest())
 
 
 def hash_content(content: Any) -> int:
@@ -148,8 +153,12 @@ def hash_content(content: Any) -> int:
     Returns:
         A number from 0 to 2⁵² − 1.
     """
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-    return int(digest[:13], 16)
+    return _shorten_digest(hashlib.sha256(json.dumps(content).encode()).hexdigest())
+
+
+def _shorten_digest(hex_digest: str) -> int:
+    """Convert the first 52 bits of a hexadecimal digest to a number."""
+    return int(hex_digest[:13], 16)
 
 
 def count_distinct_texts(texts: Sequence[Text]) -> int:

@@ -264,7 +264,8 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
         facts: other fields of :class:`AuditResult`, such as model, dataset and provenance.
     """
     report = Report(statistics=(), rows=rows, **facts)
-    distinct_rows, provenance = report.distinct_rows, report.provenance
+    distinct_rows = report.distinct_rows
+    provenance = _count_distinct_texts(report)
     classes = provenance["classes"]
     words = build_wording(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
     stopping = provenance.get(STOPPING_KEY)
@@ -278,6 +279,7 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
     size_notes = [MANY_TEXTS_NOTE] if len(distinct_rows) > MAX_RESAMPLED_TEXTS else []
     return dataclasses.replace(
         report,
+        provenance=provenance,
         statistics=statistics,
         comparisons=compare_rankings(distinct_rows, seed=report.seed, **comparison_options),
         findings=compute_findings(
@@ -291,6 +293,21 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
             *size_notes,
         ),
     )
+
+
+def _count_distinct_texts(report: Report) -> dict[str, Any]:
+    """Return a report's provenance with the number of different texts, if its rows contain copies.
+
+    Rows of earlier versions have no hashes, so their copies are not recognised and count as different.
+    If an audit ended early, the number in the provenance also counts texts without rows.
+    """
+    provenance = dict(report.provenance)
+    n_measured, n_distinct = len(report.rows), len(report.distinct_rows)
+    if n_distinct == n_measured:
+        provenance.pop(DISTINCT_TEXTS_KEY, None)
+    elif n_measured == report.n:
+        provenance[DISTINCT_TEXTS_KEY] = n_distinct
+    return provenance
 
 
 def _describe_copies(n_texts: int, n_distinct: int, words: Wording) -> list[str]:
@@ -465,15 +482,11 @@ def join_shares(folders: Sequence[str | Path]) -> Report:
     tests = {*provenance["tests"], PREDICTION_TEST}
     parts = (part for path in paths for part in list_parts(path / "rows"))
     rows = collect_rows(read_part(part) for part in parts)
-    n_texts, n_distinct = sum(share.n for share in shares), len(rows.merge_duplicates())
-    # A text can have copies in several shares. They are counted if all texts have rows.
-    if n_distinct < len(rows) == n_texts:
-        provenance[DISTINCT_TEXTS_KEY] = n_distinct
     return assemble_report(
         rows.select(lambda test, *_: test in tests),
         model=shares[0].model,
         dataset=shares[0].dataset,
-        n=n_texts,
+        n=sum(share.n for share in shares),
         seed=shares[0].seed,
         provenance=provenance,
         notes=_describe_progress(shares),
@@ -524,6 +537,7 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     arguments = {
         name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
     }
+    # A text can have copies in several shares, so the numbers of different texts cannot be added up.
     joined_provenance = {
         name: value for name, value in provenances[0].items() if name != DISTINCT_TEXTS_KEY
     }

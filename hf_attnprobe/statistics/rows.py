@@ -217,10 +217,11 @@ class Rows:
         ]
         if not identity_columns:
             return self
-        first_copies, text_numbers = _number_distinct_texts(self.read_column(identity_columns[0]))
-        n_distinct = len(first_copies)
-        if n_distinct == len(self):
+        identities = self.read_column(identity_columns[0])
+        if not _has_copies(identities):
             return self
+        first_copies, text_numbers = _number_distinct_texts(identities)
+        n_distinct = len(first_copies)
 
         def read_merged_column(column: Column) -> np.ndarray:
             values = self.read_column(column)
@@ -324,6 +325,12 @@ class Rows:
         return rows.astype(COLUMN_FIELD_DTYPES)
 
 
+def _has_copies(identities: np.ndarray) -> bool:
+    """Check whether any hash occurs twice; NaN means that the hash of a text is unknown."""
+    known_identities = identities[~np.isnan(identities)]
+    return len(np.unique(known_identities)) < len(known_identities)
+
+
 def _number_distinct_texts(identities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Number the different texts in the order of their first copies.
 
@@ -386,14 +393,17 @@ def _find_commonest_classes(
     commonest_classes = np.full(n_distinct, np.nan)
     commonest_classes[text_numbers[~np.isnan(classes)]] = -1
     has_class = classes >= 0
-    pairs = np.stack([text_numbers[has_class], classes[has_class]])
-    (pair_texts, pair_classes), n_copies = np.unique(pairs, axis=1, return_counts=True)
-    pair_texts = pair_texts.astype(np.int64)
+    # A pair of a text and a class is encoded as one number, because single numbers are sorted faster.
+    distinct_classes, class_codes = np.unique(classes[has_class], return_inverse=True)
+    n_classes = max(len(distinct_classes), 1)
+    pair_codes = text_numbers[has_class] * n_classes + class_codes
+    distinct_pairs, n_copies = np.unique(pair_codes, return_counts=True)
+    pair_texts, pair_classes = np.divmod(distinct_pairs, n_classes)
     max_copies = np.zeros(n_distinct, dtype=np.int64)
     np.maximum.at(max_copies, pair_texts, n_copies)
     is_commonest = n_copies == max_copies[pair_texts]
     n_commonest = np.bincount(pair_texts[is_commonest], minlength=n_distinct)
-    commonest_classes[pair_texts[is_commonest]] = pair_classes[is_commonest]
+    commonest_classes[pair_texts[is_commonest]] = distinct_classes[pair_classes[is_commonest]]
     commonest_classes[n_commonest > 1] = -1
     return commonest_classes
 
