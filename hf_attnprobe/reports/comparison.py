@@ -73,8 +73,8 @@ class AuditComparison(DocumentedResult):
         datasets: names of the data sets.
         n: number of texts, including copies of the same text.
         n_distinct: number of different texts.
-        n_shared: number of different texts shared with the first audit, for each audit after it; 0 if the
-            data differ.
+        n_shared: number of different texts shared with the first audit, for each audit after it; 0
+            if the data differ.
         answers: main answers: whether attention explains the predictions.
         scores: faithfulness; its ``n`` is 0 if it was not measured.
         questions: all compared questions, in the order of the rules.

@@ -315,8 +315,8 @@ def _describe_copies(n_texts: int, n_distinct: int, words: Wording) -> list[str]
     if n_distinct == n_texts:
         return []
     return [
-        f"Copies: only {n_distinct:,} of the {n_texts:,} {words.texts} are different. All copies of the "
-        "same text count as one text, with the mean of their values."
+        f"Copies: only {n_distinct:,} of the {n_texts:,} {words.texts} are different. All copies of "
+        "the same text count as one text, with the mean of their values."
     ]
 
 

@@ -1,6 +1,7 @@
 """Audits of texts that occur several times: identities, folders, shares, cards and the metric."""
 
 import json
+from types import SimpleNamespace
 
 import evaluate
 import numpy as np
@@ -11,11 +12,14 @@ from transformers import ViTConfig, ViTForImageClassification
 
 import hf_attnprobe
 from hf_attnprobe import AuditOptions, audit, join_shares, read_audit, wrap
+from hf_attnprobe.cards.card import PublishedRows, render_rows_readme
+from hf_attnprobe.cards.metadata import DatasetReference
 from hf_attnprobe.data.examples import load_examples
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import compute_identity, count_distinct_texts
 from hf_attnprobe.integrations.publishing import AuditFolder, summarize_audit
 from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.studies.paper_tables import Results
 from tests.helpers.compare_rows import assert_same_rows
 
 
@@ -196,3 +200,32 @@ def test_the_metric_counts_different_texts(checkpoint, examples):
     assert len(found[name]) == 245
     assert found[f"mean_{name}"] == pytest.approx(once[f"mean_{name}"], rel=1e-6)
     assert np.nanmean(found[name]) != pytest.approx(once[f"mean_{name}"], rel=1e-6)
+
+
+def test_the_readme_of_published_rows_counts_different_texts(folder):
+    report = read_audit(folder)
+    facts = {"conclusion": "No.", "files": {"model": "model.parquet"}}
+    data = DatasetReference.from_name("reviews")
+
+    def render(n_distinct):
+        rows = PublishedRows("all", data, "test", report.n, n_distinct, **facts)
+        return render_rows_readme("acme/rows", "acme/model", [rows], None)
+
+    assert "240 texts (12 different) from `reviews`" in render(12)
+    assert "count as one text in these results." in render(12)
+    assert "240 texts from `reviews`" in render(240) and "identity" not in render(240)
+
+
+def test_tables_of_studies_count_different_texts(folder):
+    plan = SimpleNamespace(jobs_by_step={})
+    statistics = Results(plan, folder.parent).rows(folder.name)
+    assert statistics.index.tolist() == [*range(12)]
+    wide = read_audit(folder).wide_frame()
+    rows = wide[["attention_leave_one_out_tau", "predicted_class", "label"]]
+    tau = rows.attention_leave_one_out_tau
+    expected = tau.groupby(tau.index % 100).mean()
+    assert statistics.attention_leave_one_out_tau.tolist() == pytest.approx(
+        expected.tolist(), nan_ok=True
+    )
+    right = (rows.predicted_class == rows.label).groupby(rows.index % 100).mean()
+    assert statistics.accuracy.tolist() == right.tolist()
