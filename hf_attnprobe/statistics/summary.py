@@ -101,8 +101,10 @@ def summarize(
 ) -> tuple[Statistic, ...]:
     """Average every statistic over all texts and over each predicted class.
 
-    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`). If a
-    statistic is declared a share and its values are all 0 or 1, its confidence interval is exact. See :mod:`~hf_attnprobe.statistics.estimates` for the intervals of other means.
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
+    If a statistic is declared a share and its values are all 0 or 1, its confidence interval is
+    exact. See :mod:`~hf_attnprobe.statistics.estimates` for the intervals of other means.
 
     Args:
         rows: audit rows, or a data frame in long form.
