@@ -207,4 +207,5 @@ def format_rationale_line(report: "Report") -> str:
         for name, statistic in statistics.items()
         if statistic is not None
     )
-    return f"Share of top-ranked words that decide the label: {shares} ({report.n} texts)"
+    texts = report.words.format_text_count(report.n, report.n_distinct)
+    return f"Share of top-ranked words that decide the label: {shares} ({texts})"

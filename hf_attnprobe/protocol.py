@@ -113,7 +113,8 @@ class Batch:
             them. Empty if they are not available.
         scores: User-provided scores for the units, float64 `[batch, keys]`, or None. They are
             evaluated as an additional ranking.
-        identities: Hashes of prompts with their answers, int64 `[batch]`, or None.
+        identities: Hashes of everything that the model reads, int64 `[batch]`, or None. Texts with
+            the same hash are copies and count once in every result.
     """
 
     inputs: Mapping[str, Tensor]

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_attnprobe.functional.divergence import compute_shifted_probability
+from hf_attnprobe.inference.encoding import compute_identity
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 
 
@@ -150,7 +151,14 @@ class ConstructedModel(AttentionModelBase):
         labels: Tensor | None = None,
     ) -> Batch:
         """Inputs: the columns of the texts' words, and ``mask``; padding is on the right."""
-        return Batch(dict(inputs), inputs["mask"], inputs["mask"], tuple(example_ids), labels)
+        mask = inputs["mask"]
+        identities = torch.tensor(
+            [
+                compute_identity({"words": words[real]})
+                for words, real in zip(_stack_columns(inputs), mask, strict=True)
+            ]
+        )
+        return Batch(dict(inputs), mask, mask, tuple(example_ids), labels, identities=identities)
 
     def observe(self, batch: Batch) -> Observation:
         """Keeps as state what attention averages and what goes around it."""

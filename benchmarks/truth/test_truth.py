@@ -15,9 +15,11 @@ from scipy.stats import mannwhitneyu
 
 from benchmarks.truth import coverage, field, run, thresholds, trained
 from benchmarks.truth.kinds import KINDS, MIXTURES, _is_right
+from benchmarks.truth.measure import rows_of
 from benchmarks.truth.model import Formula
 from benchmarks.truth.nuisances import NUISANCES
 from hf_attnprobe.protocol import Site
+from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.calibration_table import describe_nearest_kinds, load_calibration_table
 from hf_attnprobe.statistics.rows import Texts
 from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, compute_faithfulness
@@ -267,6 +269,57 @@ def test_the_package_says_of_a_pointer_yes_and_of_a_decoy_no(tmp_path):
         assert said["answer"] == expected
         assert said["follows"]["other"] <= 0.1
         assert set(said["field"]) == {*field.COLUMNS, "AOPC"}
+
+
+# --- copies of a text --------------------------------------------------------------------------
+
+COPIED = "right in 50%"
+OF_FAITHFULNESS = ("scale", "exchange", "erasure")
+
+
+def copied(seed: int, n_texts: int, n_copies: int):
+    """A model, and a batch in which every text occurs several times."""
+    model, batch = MIXTURES[COPIED].draw(COPIED, seed=seed, n_texts=n_texts)
+    places = torch.arange(n_texts * n_copies) % n_texts
+    inputs = {name: column[places] for name, column in batch.inputs.items()}
+    return model, model.prepare(inputs, tuple(range(len(places))), batch.labels[places])
+
+
+def faithfulness_of(rows):
+    (found,) = [f for f in compute_findings(rows, ("a", "b")) if f.rule == "faithfulness"]
+    return found
+
+
+def test_padding_and_ids_are_no_part_of_an_identity():
+    _, few = MIXTURES[COPIED].draw(COPIED, seed=1, n_texts=2)
+    _, more = MIXTURES[COPIED].draw(COPIED, seed=1, n_texts=40)
+    assert few.mask.shape[1] < more.mask.shape[1]
+    assert few.identities.tolist() == more.identities[:2].tolist()
+    assert len({*more.identities.tolist()}) == 40
+    _, batch = copied(1, 2, 3)
+    assert batch.identities.tolist() == few.identities.tolist() * 3
+
+
+@pytest.mark.slow
+def test_the_interval_of_ten_copies_of_twenty_texts_covers_the_truth():
+    """In twelve draws at least 11 times, as other intervals; it would not if each copy counted."""
+    model, batch = MIXTURES[COPIED].draw(COPIED, seed=0, n_texts=1000)
+    truth = faithfulness_of(rows_of(model, batch, seed=0, tests=OF_FAITHFULNESS)).value
+    n_inside = n_inside_if_all_count = 0
+    for seed in range(1, 13):
+        model, batch = copied(seed, 20, 10)
+        rows = rows_of(model, batch, seed=seed, tests=OF_FAITHFULNESS)
+        found = faithfulness_of(rows)
+        assert found.n == 20 and str(found.answer) == "cannot say"
+        n_inside += found.ci95[0] <= truth <= found.ci95[1]
+        low, high = faithfulness_of(without_identity(rows)).ci95
+        n_inside_if_all_count += low <= truth <= high
+    assert n_inside >= 11
+    assert n_inside_if_all_count < 11
+
+
+def without_identity(rows):
+    return rows.select(lambda test, statistic, *_: statistic != "identity")
 
 
 # --- the data sheet --------------------------------------------------------------------------

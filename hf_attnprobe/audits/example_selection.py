@@ -248,7 +248,7 @@ def _select_examples(examples: "datasets.Dataset", ids: set[int]) -> dict[int, M
 
 
 def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
-    """Choose which texts a report displays, and why.
+    """Choose which texts a report displays, and why. No text is displayed twice.
 
     Args:
         rows: The audit's rows (values of all statistics for every text and head).
@@ -257,6 +257,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
     Returns:
         The reason for each chosen text, by text id, in display order.
     """
+    rows = rows.merge_duplicates()
     predictions = select_predictions(rows).to_frame()
     if n_examples < 1 or not len(predictions):
         return {}

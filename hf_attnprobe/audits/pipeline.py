@@ -47,6 +47,7 @@ from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
+from hf_attnprobe.inference.encoding import count_distinct_texts
 from hf_attnprobe.protocol import ALL, AnswersFromPassage, AttentionModelBase, Site
 from hf_attnprobe.reports.detection_limits import describe_detection_limits, read_planted_rows
 from hf_attnprobe.reports.report import Report, assemble_report, select_reported_rows
@@ -54,7 +55,7 @@ from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_t
 from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY
 from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
-from hf_attnprobe.storage.provenance import SUMMARY_FILE, get_versions
+from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, SUMMARY_FILE, get_versions
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 
 
@@ -146,7 +147,7 @@ def run_prepared_audit(
     read_record(Path(audited_model.name))
     with open_audit(audit, output_dir, progress) as (runner, extra_provenance):
         has_prompts = not runner.adapter.lacks(AnswersFromPassage)
-        expected_precision = warn_about_precision(len(runner.texts), has_prompts)
+        expected_precision = warn_about_precision(count_distinct_texts(runner.texts), has_prompts)
         if expected_precision:
             progress.bar.print_line(expected_precision)
         stopping_record = run_tests(runner, selection, options, time_limit)
@@ -254,7 +255,7 @@ def build_report(
         notes=[
             *_list_notes(runner, provenance, options.predicts),
             *list_training_overlap_notes(audited_model.name, provenance),
-            *_list_detection_limits(audit, len(runner.texts)),
+            *_list_detection_limits(audit, count_distinct_texts(runner.texts)),
         ],
     )
 
@@ -295,17 +296,21 @@ def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> li
     return notes
 
 
-def _list_detection_limits(audit: PreparedAudit, n_texts: int) -> list[str]:
+def _list_detection_limits(audit: PreparedAudit, n_distinct: int) -> list[str]:
     """List sentences for the report about the smallest effects that the audit would detect.
 
     Such a detection limit is measured beforehand with artificial effects of known size. The list is
     empty unless the option ``limits`` names a folder with these measurements.
+
+    Args:
+        audit: The audit.
+        n_distinct: Number of different texts.
     """
     if audit.options.limits is None:
         return []
     rows = read_planted_rows(audit.options.limits, audit.identity)
     n_heads = max(1, len(audit.selection.sites))
-    return describe_detection_limits(rows, n=n_texts, n_heads=n_heads, seed=audit.options.seed)
+    return describe_detection_limits(rows, n=n_distinct, n_heads=n_heads, seed=audit.options.seed)
 
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:
@@ -394,6 +399,9 @@ def build_provenance(
         "n_processes": get_process_state().num_processes,
         "versions": get_versions(),
     }
+    n_distinct = count_distinct_texts(runner.texts)
+    if n_distinct < len(runner.texts):
+        provenance[DISTINCT_TEXTS_KEY] = n_distinct
     if left_out:
         provenance["left_out"] = dict(left_out)
     if adapter.unit == "sentence":

@@ -36,6 +36,7 @@ from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.batching import collate, describe_text, form_batches
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
+    AnswersFromPassage,
     AttentionModelBase,
     Batch,
     Decisions,
@@ -43,7 +44,7 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.statistics.rows import PREDICTION_TEST, Rows, Texts
+from hf_attnprobe.statistics.rows import IDENTITY_STATISTIC, PREDICTION_TEST, Rows, Texts
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     FinishedIds,
@@ -252,7 +253,8 @@ class AuditRunner:
                 another prompt or answer.
         """
         predictions = Texts.from_rows(load_rows(self.folder, PREDICTION_TEST)).to_frame()
-        self._check_prompt_identities(predictions)
+        if not self.adapter.lacks(AnswersFromPassage):
+            self._check_prompt_identities(predictions)
         if self.adapter.max_batch_size == 1:
             n_texts = min(n_texts, MAX_CHECKS_WITHOUT_BATCHES)
         for text in draw_texts_to_check(self.texts, predictions, n_texts, self.seed):
@@ -265,12 +267,13 @@ class AuditRunner:
     def _check_prompt_identities(self, predictions: pd.DataFrame) -> None:
         """Raise AttnProbeError if a prompt or answer has changed since its rows were saved.
 
-        The identity of a text is a hash of its prompt and its answer.
+        The identity of a prompt is a hash of its text, its units and its answer. Other texts cannot
+        change, because the output folder of an audit is refused if the data or the tokenizer differ.
         """
-        saved_identities = predictions.get("identity", pd.Series(dtype=float))
+        saved_identities = predictions.get(IDENTITY_STATISTIC, pd.Series(dtype=float)).dropna()
         for text in self.texts:
             saved_identity = saved_identities.get(text.example_id, text.identity)
-            if text.identity is not None and saved_identity != text.identity:
+            if saved_identity != text.identity:
                 raise AttnProbeError(
                     f"the prompt or the answer of text {text.example_id} has changed since the "
                     f"rows in {self.folder} were written. Choose another --output-dir. To keep "
@@ -391,7 +394,7 @@ class AuditRunner:
 
         The heads with the smallest effects are removed first. The texts are divided into two
         halves. The effects on one half determine the order for the other half, so that no text
-        influences its own order.
+        influences its own order. Copies of a text count once.
 
         Args:
             rows: The audit's rows (values of all statistics for every text and head).
@@ -400,7 +403,10 @@ class AuditRunner:
             The curve; None if the effects were not measured on both halves, or if the model cannot
             ablate several heads together.
         """
-        effects = rows.build_head_frame("zero_tvd")
+        distinct_rows = rows.merge_duplicates()
+        effects = distinct_rows.build_head_frame("zero_tvd")
+        copied_ids = {*rows.ids.tolist()} - {*distinct_rows.ids.tolist()}
+        distinct_texts = [text for text in self.texts if text.example_id not in copied_ids]
         adapter = self.adapter
         if effects.empty or adapter.lacks(MaskedReplay) or adapter.lacks(Decisions):
             return None
@@ -409,7 +415,7 @@ class AuditRunner:
         for half in (0, 1):
             effects_on_other_half = effects[effects.index.map(assign_half) != half]
             mean_effects = effects_on_other_half.mean().dropna()
-            texts = [text for text in self.texts if assign_half(text.example_id) == half]
+            texts = [text for text in distinct_texts if assign_half(text.example_id) == half]
             if len(mean_effects) < 2 or not texts:
                 return None
             removal_order = sort_sites_by_effect(mean_effects.to_dict())

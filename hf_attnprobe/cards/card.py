@@ -526,7 +526,7 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
     wording = build_wording(audit.provenance.get("prediction"))
     return [
         (
-            f"Audit of {wording.format_text_count(audit.n_texts)} from ",
+            f"Audit of {wording.format_text_count(audit.n_texts, audit.n_distinct)} from ",
             Code(data.name),
             *split,
             f": {conclusion}",
@@ -567,7 +567,8 @@ class PublishedRows:
         config: name of the data set's configuration, and of the folder with the audit's files.
         data: the audited data set.
         split: the audited split.
-        n_texts: number of audited texts.
+        n_texts: number of audited texts, including copies of the same text.
+        n_distinct: number of different texts.
         conclusion: the main question with its answer as one sentence; None without evidence.
         files: Parquet file names by split of the published data set.
         other_files: names of the other files in the folder.
@@ -577,9 +578,15 @@ class PublishedRows:
     data: DatasetReference
     split: str
     n_texts: int
+    n_distinct: int
     conclusion: str | None
     files: dict[str, str]
     other_files: tuple[str, ...] = ()
+
+    @property
+    def has_copies(self) -> bool:
+        """Whether a text occurs several times in the audited data."""
+        return self.n_distinct < self.n_texts
 
 
 def render_rows_readme(

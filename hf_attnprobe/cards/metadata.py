@@ -288,7 +288,8 @@ class AuditSummary:
     Attributes:
         data: the audited data set.
         split: the audited split.
-        n_texts: number of audited texts.
+        n_texts: number of audited texts, including copies of the same text.
+        n_distinct: number of different texts; None if it is unknown.
         seed: the audit's random seed.
         conclusion: the main question with its answer as one sentence; None without evidence.
         findings: every question with its answer.
@@ -314,6 +315,7 @@ class AuditSummary:
     answer: Answer = Answer.CANNOT_SAY
     command: str = ""
     has_pairs: bool = False
+    n_distinct: int | None = None
 
 
 @dataclass(frozen=True)

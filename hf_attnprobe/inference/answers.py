@@ -7,8 +7,6 @@ A decoder predicts token t at position t − 1, so a single forward pass over pr
 scores the answer.
 """
 
-import hashlib
-import json
 import logging
 import re
 from collections import Counter
@@ -39,7 +37,13 @@ from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import locate_sentences
 from hf_attnprobe.inference.answer_cache import AnswerCache
-from hf_attnprobe.inference.encoding import Text, TextModel, TokenizedSplit, check_token_ids
+from hf_attnprobe.inference.encoding import (
+    Text,
+    TextModel,
+    TokenizedSplit,
+    check_token_ids,
+    hash_content,
+)
 
 
 if TYPE_CHECKING:
@@ -890,7 +894,6 @@ def _build_row(
         rival_ids = _mark_first_difference(ids, rival_answer, name)
     answer_text = _decode(tokenizer, ids)
     hashed_content = [prompt.text, units, answer_text.strip(), example.get("other")]
-    digest = hashlib.sha256(json.dumps(hashed_content).encode()).hexdigest()
     return {
         "example_id": example["example_id"],
         "text": prompt.text,
@@ -898,8 +901,7 @@ def _build_row(
         "answer": answer_text if data_answer is None else data_answer,
         "generated": data_answer is None,
         "expected": example.get("expected"),
-        # Rows store float64, which represents integers of 52 bits exactly.
-        "identity": int(digest[:13], 16),
+        "identity": hash_content(hashed_content),
         "units": [list(unit) for unit in units],
         "input_ids": [*prompt_ids, *ids],
         "unit_ids": [*unit_ids, *([-1] * len(ids))],

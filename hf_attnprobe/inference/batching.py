@@ -155,7 +155,7 @@ def collate(
     device = batch.mask.device
     batch = replace(batch, tokenizer_output=tokenizer_output)
     identities = [text.identity for text in texts if text.identity is not None]
-    if identities:
+    if len(identities) == len(texts):
         batch = replace(batch, identities=torch.tensor(identities))
     segments = batch.inputs.get("segment_ids", inputs.get("segment_ids"))
     if segments is not None and segments.shape == batch.mask.shape:

@@ -17,6 +17,7 @@ from hf_attnprobe.inference.encoding import (
     Text,
     TextModel,
     TokenizedSplit,
+    compute_identity,
     encode_images,
     tokenize,
 )
@@ -199,12 +200,13 @@ def tokenize_choices(
     for pair in tokenized_pairs.texts:
         pairs_by_row.setdefault(pair.example_id // n_choices, []).append(pair)
     labels = convert_labels(model.prediction, examples, tokenizer, {}, None)
-    texts = [
-        ChoiceText(ids[row], labels[row], _stack_choices(row_pairs))
-        for row, row_pairs in pairs_by_row.items()
-        if len(row_pairs) == n_choices
-    ]
-    return TokenizedSplit(list(texts), len(ids) - len(texts), tokenized_pairs.n_truncated)
+    texts: list[Text] = []
+    for row, row_pairs in pairs_by_row.items():
+        if len(row_pairs) == n_choices:
+            inputs = _stack_choices(row_pairs)
+            identity = compute_identity(inputs)
+            texts.append(ChoiceText(ids[row], labels[row], inputs, identity=identity))
+    return TokenizedSplit(texts, len(ids) - len(texts), tokenized_pairs.n_truncated)
 
 
 def _flatten_choices(

@@ -4,7 +4,9 @@ A fast tokenizer's truncation and padding settings are restored after every call
 otherwise be saved with the tokenizer.
 """
 
+import hashlib
 import itertools
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +21,7 @@ from typing import (
     TypeVar,
 )
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,6 +57,11 @@ TOKENIZER_OUTPUTS = ("input_ids", "attention_mask", "token_type_ids", "special_t
 
 A tokenizer with other outputs causes an error.
 """
+DERIVED_INPUTS = ("special_tokens_mask", "word_ids")
+"""Names of the inputs that follow from the other inputs of a text.
+
+They are not needed to recognise copies of a text.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,9 @@ class Text:
         rationale: Whether each token belongs to the human rationale; None if unknown.
         scores: User-provided scores, stored at the first token of each unit; None if there are
             none.
-        identity: Hash of a prompt with its answer; None for other texts.
+        identity: Hash of everything that the model reads, from :func:`compute_identity`. For a
+            prompt, it is a hash of the prompt, its units and its answer. Texts with the same hash
+            are copies of each other. None if it is unknown.
     """
 
     example_id: int
@@ -99,6 +109,67 @@ class Text:
             not (is_special or is_held)
             for is_special, is_held in zip(special_mask, held_mask, strict=True)
         )
+
+
+def compute_identity(inputs: Mapping[str, Any]) -> int:
+    """Compute a hash of everything that a model reads in a text, so that copies can be recognised.
+
+    Args:
+        inputs: The text's inputs by name: lists with one number per token, lists with one such list
+            per choice, or the pixels of an image.
+
+    Returns:
+        A number of 52 bits. Two texts with the same token ids and the same segments have the same
+        number, even if their labels or their example ids differ.
+
+    Example:
+        first = compute_identity({"input_ids": [101, 7592, 102]})
+        second = compute_identity({"input_ids": [101, 7592, 102]})
+        assert first == second
+    """
+    digest = hashlib.sha256()
+    for name in sorted(inputs.keys() - {*DERIVED_INPUTS}):
+        values = inputs[name]
+        has_choices = isinstance(values, list) and bool(values) and isinstance(values[0], list)
+        for choice_values in values if has_choices else [values]:
+            if isinstance(choice_values, Tensor):
+                content = choice_values.detach().cpu().numpy()
+            else:
+                content = np.asarray(choice_values, dtype=np.int64)
+            # The name and the shape separate this input from the next one.
+            digest.update(f"{name} {content.dtype.str} {content.shape} ".encode())
+            digest.update(content.tobytes())
+    return _shorten_digest(digest.hexdigest())
+
+
+def hash_content(content: Any) -> int:
+    """Compute a 52-bit hash of plain data.
+
+    Stored rows contain float64 numbers, which represent every integer of 52 bits exactly.
+
+    Args:
+        content: Data that can be converted to JSON.
+
+    Returns:
+        A number from 0 to 2⁵² − 1.
+    """
+    return _shorten_digest(hashlib.sha256(json.dumps(content).encode()).hexdigest())
+
+
+def _shorten_digest(hex_digest: str) -> int:
+    """Convert the first 52 bits of a hexadecimal digest to a number."""
+    return int(hex_digest[:13], 16)
+
+
+def count_distinct_texts(texts: Sequence[Text]) -> int:
+    """Count the different texts; a text with an unknown identity counts as different from all others.
+
+    Args:
+        texts: The texts, which may contain several copies of a text.
+    """
+    identities = [text.identity for text in texts if text.identity is not None]
+    n_unknown = len(texts) - len(identities)
+    return len({*identities}) + n_unknown
 
 
 @dataclass(frozen=True)
@@ -254,7 +325,8 @@ def tokenize(
     texts = []
     for row, (example_id, label) in enumerate(zip(ids, labels, strict=True)):
         row_inputs = {name: values[row] for name, values in inputs.items()}
-        texts.append(Text(example_id, label, row_inputs, rationales[row]))
+        identity = compute_identity(row_inputs)
+        texts.append(Text(example_id, label, row_inputs, rationales[row], identity=identity))
     texts = [text for text in texts if text.n_content > 0]
     if not texts:
         suffix = "" if segment is None else f" in the segment {segment}"
@@ -692,8 +764,11 @@ def encode_images(
     layout = getattr(model, "layout", None)
     n_positions = getattr(layout, "n_keys", None) or 0
     rows = zip(read_column(examples, "example_id"), labels, pixels, strict=True)
-    texts: list[Text] = [
-        ImageText(example_id, label, {"pixel_values": image}, n_positions=n_positions)
-        for example_id, label, image in rows
-    ]
+    texts: list[Text] = []
+    for example_id, label, image in rows:
+        inputs: dict[str, Any] = {"pixel_values": image}
+        identity = compute_identity(inputs)
+        texts.append(
+            ImageText(example_id, label, inputs, identity=identity, n_positions=n_positions)
+        )
     return TokenizedSplit(texts, n_empty=0, n_truncated=0)

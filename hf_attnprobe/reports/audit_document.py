@@ -80,7 +80,7 @@ from hf_attnprobe.statistics.verdicts import (
     choose_question_set,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording
+from hf_attnprobe.statistics.wording import Wording, format_distinct_count
 from hf_attnprobe.storage.provenance import (
     flatten_settings,
     format_repeat_command,
@@ -309,7 +309,7 @@ def build_subject_section(report: AuditResult) -> Section:
     definitions: dict[str, InlineText | list[InlineText] | None] = {
         "model": Code(report.model),
         "texts": (
-            f"{report.n:,} of ",
+            f"{format_distinct_count(report.n, report.n_distinct)} of ",
             Code(str(report.dataset)),
             _describe_skipped_texts(provenance),
         ),
@@ -484,12 +484,13 @@ def build_site_charts(report: AuditResult, site: LayerHead | None = None) -> tup
         report: the audit's result.
         site: layer and head; by default, the attention as a whole.
     """
-    if site is None and len(report.rows):
-        site = find_model_site(report.rows)
+    rows = report.distinct_rows
+    if site is None and len(rows):
+        site = find_model_site(rows)
     if site is None:
         return ()
     return build_audit_charts(
-        report.rows,
+        rows,
         report.provenance.get("classes", ()),
         site=site,
         words=report.words,

@@ -119,12 +119,15 @@ def build_site_evidence(
 ) -> SiteEvidence:
     """Select the statistics of one head, or of all heads together, from an audit's rows.
 
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
     Args:
         rows: the audit's rows.
         classes: class names.
         site: layer and head, see :func:`~hf_attnprobe.statistics.summary.find_model_site`.
         words: wording for this prediction type.
     """
+    rows = Rows.coerce(rows).merge_duplicates()
     texts = select_site_texts(rows, site).select_covered_statistics(MIN_DISPLAYED_TEXTS)
     all_texts = Evidence(texts, words=words)
     groups = tuple(_split_by_prediction(all_texts, select_predictions(rows), classes))

@@ -50,6 +50,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, LayerHead
 from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
+from hf_attnprobe.statistics.wording import format_distinct_count
 
 
 COMPARISON_SCHEMA_VERSION = 2
@@ -70,9 +71,10 @@ class AuditComparison(DocumentedResult):
         names: short names of the audits, all different.
         models: names of the audited models.
         datasets: names of the data sets.
-        n: number of texts.
-        n_shared: number of texts shared with the first audit, for each audit after it; 0 if the
-            data differ.
+        n: number of texts, including copies of the same text.
+        n_distinct: number of different texts.
+        n_shared: number of different texts shared with the first audit, for each audit after it; 0
+            if the data differ.
         answers: main answers: whether attention explains the predictions.
         scores: faithfulness; its ``n`` is 0 if it was not measured.
         questions: all compared questions, in the order of the rules.
@@ -88,6 +90,7 @@ class AuditComparison(DocumentedResult):
     models: tuple[str, ...]
     datasets: tuple[str, ...]
     n: tuple[int, ...]
+    n_distinct: tuple[int, ...]
     n_shared: tuple[int, ...]
     answers: tuple[Answer, ...]
     scores: tuple[Estimate, ...]
@@ -214,6 +217,7 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
         models=tuple(report.model for report in reports),
         datasets=tuple(str(report.dataset) for report in reports),
         n=tuple(report.n for report in reports),
+        n_distinct=tuple(report.n_distinct for report in reports),
         n_shared=n_shared,
         answers=tuple(report.answer for report in reports),
         scores=tuple(report.score for report in reports),
@@ -361,7 +365,10 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
         numbers = [_format_score(report, key) for key in columns]
-        rows.append([name, str(report.answer), *numbers, UserText(report.model), report.n])
+        n_texts: Cell = report.n
+        if report.n_distinct < report.n:
+            n_texts = format_distinct_count(report.n, report.n_distinct)
+        rows.append([name, str(report.answer), *numbers, UserText(report.model), n_texts])
     head = ["audit", "explains?", *columns, "model", "texts"]
     return Table(head, rows, "The audits with their scores, the most faithful first")
 

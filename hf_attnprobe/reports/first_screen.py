@@ -82,7 +82,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     Returns:
         Blocks in the order of the report.
     """
-    has_too_few_texts = report.n < MIN_DISPLAYED_TEXTS
+    has_too_few_texts = report.n_distinct < MIN_DISPLAYED_TEXTS
     number_rows = [] if has_too_few_texts else [*_build_scale_rows(report)]
     sentences = {} if has_too_few_texts else _describe_effects(report)
     sentences |= {
@@ -226,6 +226,8 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     n_needed = max((n for n in suggestions if n is not None), default=None)
     if n_needed is None:
         return None
+    # Only different texts count, so a data set with copies must contain more texts.
+    n_needed = math.ceil(n_needed * report.n / report.n_distinct)
     stopping = report.provenance.get("stopping")
     has_unused_texts = "test_limit" in report.provenance.get("asked_for", {})
     texts = report.words.texts
@@ -496,8 +498,11 @@ def _describe_model(report: AuditResult) -> str:
     )
     shares = _describe_shares(report.provenance.get("share"))
     accuracy, own_answers = findings.get("accuracy"), findings.get("own")
-    n_texts = report.n if accuracy is None else accuracy.n
-    texts = f"{report.words.format_text_count(n_texts)} of {report.dataset}{shares}"
+    if accuracy is None or report.n_distinct < report.n:
+        text_count = report.words.format_text_count(report.n, report.n_distinct)
+    else:
+        text_count = report.words.format_text_count(accuracy.n)
+    texts = f"{text_count} of {report.dataset}{shares}"
     if own_answers is not None:
         texts = f"{texts}; {_describe_own_answers(own_answers, report)}"
     elif accuracy is not None and report.words.is_number:

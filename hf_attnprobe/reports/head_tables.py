@@ -550,7 +550,7 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
     Returns:
         Cells by column title and site.
     """
-    zeroing_intervals = compute_head_intervals(report.rows.build_head_frame("zero_tvd"))
+    zeroing_intervals = compute_head_intervals(report.distinct_rows.build_head_frame("zero_tvd"))
     columns: dict[str, dict[LayerHead, Cell]] = {}
     for statistic_name, title in EDIT_COLUMN_TITLES.items():
         if statistic_name == "median_tvd":

@@ -1,8 +1,8 @@
 """Differences between audits: settings, answers, and every statistic, paired by text.
 
 All audits are compared with the first one. Texts are paired if both audits used the same data and
-text id; for language models, prompt, units and answer must also be equal. Tests are compared only if
-their options are equal.
+text id; for language models, prompt, units and answer must also be equal. Copies of a text count once,
+in each audit and in each difference. Tests are compared only if their options are equal.
 """
 
 import re
@@ -21,7 +21,7 @@ from hf_attnprobe.statistics.estimates import Estimate, StatisticKey, estimate_m
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS, Question
-from hf_attnprobe.statistics.rows import PREDICTION_TEST, Rows, Texts
+from hf_attnprobe.statistics.rows import IDENTITY_STATISTIC, PREDICTION_TEST, Rows, Texts
 from hf_attnprobe.statistics.scale import has_exchanges
 from hf_attnprobe.statistics.summary import (
     ALL_TEXTS_GROUP,
@@ -35,7 +35,12 @@ from hf_attnprobe.statistics.verdicts import (
     choose_question_set,
     index_by_rule,
 )
-from hf_attnprobe.storage.provenance import flatten_settings, format_settings
+from hf_attnprobe.statistics.wording import format_distinct_count
+from hf_attnprobe.storage.provenance import (
+    DISTINCT_TEXTS_KEY,
+    flatten_settings,
+    format_settings,
+)
 
 
 SiteKey = tuple[str, str, int, int]
@@ -158,6 +163,9 @@ These settings define which quantity an audit explains. If one of them differs b
 only their accuracy is compared.
 """
 
+OMITTED_SETTINGS = ("prediction", DISTINCT_TEXTS_KEY)
+"""Provenance keys that a comparison of settings describes in other words."""
+
 UNSET_VALUES = (None, "", "none", "default")
 """Values of a setting that count as "not specified" when two audits are compared."""
 
@@ -239,13 +247,18 @@ def _collect_settings(report: AuditResult) -> dict:
     The prediction type is stored with many details, but only its name is included.
     """
     prediction = report.provenance.get("prediction")
-    settings = {key: value for key, value in report.provenance.items() if key != "prediction"}
+    n_texts: int | str = report.n
+    if report.n_distinct < report.n:
+        n_texts = format_distinct_count(report.n, report.n_distinct)
+    settings = {
+        key: value for key, value in report.provenance.items() if key not in OMITTED_SETTINGS
+    }
     if isinstance(prediction, Mapping):
         settings["predicts"] = prediction.get("name")
     return {
         "model": report.model,
         "dataset": str(report.dataset),
-        "texts": report.n,
+        "texts": n_texts,
         "seed": report.seed,
         **settings,
     }
@@ -324,7 +337,7 @@ def iterate_cautions(
         )
     for name, report, n_texts in zip(names[1:], reports[1:], n_shared, strict=True):
         both_names = f"{name} and {names[0]}"
-        max_texts = max(report.n, first.n)
+        max_texts = max(report.n_distinct, first.n_distinct)
         if not n_texts:
             yield (
                 f"{both_names} were tested on different texts, or explain different answers, so texts "
@@ -372,7 +385,9 @@ def iterate_cautions(
 
 
 def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
-    """Find the texts that both of two audits contain.
+    """Find the different texts that two audits have in common.
+
+    If a text has several copies, each audit has merged them into the text with the smallest id.
 
     Args:
         first: an audit.
@@ -385,12 +400,16 @@ def find_shared_texts(first: AuditResult, other: AuditResult) -> np.ndarray:
     other_data = other.provenance.get("data_fingerprint")
     if first_data is None or first_data != other_data:
         return np.empty(0, np.int64)
-    shared_ids = first.rows.index.intersection(other.rows.index)
-    first_predictions = select_predictions(first.rows).align_to(shared_ids)
-    other_predictions = select_predictions(other.rows).align_to(shared_ids)
-    # For language models, "identity" is a hash of prompt, units and answer. Otherwise, it is NaN.
-    first_identity = first_predictions.get_values("identity")
-    other_identity = other_predictions.get_values("identity")
+    first_rows, other_rows = first.distinct_rows, other.distinct_rows
+    shared_ids = first_rows.index.intersection(other_rows.index)
+    if first.words.kind != "answer":
+        # Models with different tokenizers have different hashes for the same text.
+        return shared_ids.to_numpy()
+    first_predictions = select_predictions(first_rows).align_to(shared_ids)
+    other_predictions = select_predictions(other_rows).align_to(shared_ids)
+    # The identity is a hash of prompt, units and answer.
+    first_identity = first_predictions.get_values(IDENTITY_STATISTIC)
+    other_identity = other_predictions.get_values(IDENTITY_STATISTIC)
     is_equal = first_identity == other_identity
     is_unknown = np.isnan(first_identity) & np.isnan(other_identity)
     return shared_ids[is_equal | is_unknown].to_numpy()
@@ -414,7 +433,7 @@ def collect_evidence(report: AuditResult) -> Evidence:
     Args:
         report: the audit's result.
     """
-    correctness = _compute_correctness(select_predictions(report.rows).to_frame())
+    correctness = _compute_correctness(select_predictions(report.distinct_rows).to_frame())
     evidence = report.evidence
     if evidence is None:
         return Evidence(Texts.from_frame(correctness))
@@ -645,8 +664,8 @@ def compare_statistics(
     pairs = []
     for report, ids in zip(reports[1:], shared_ids, strict=True):
         tests = _list_comparable_tests(first, report)
-        first_frame = _select_columns(first.rows, tests, first=first)
-        other_frame = _select_columns(report.rows, tests, first=first)
+        first_frame = _select_columns(first.distinct_rows, tests, first=first)
+        other_frame = _select_columns(report.distinct_rows, tests, first=first)
         columns = first_frame.columns.intersection(other_frame.columns).sort_values()
         pairs.append(_build_pair(first_frame[columns], other_frame[columns], ids))
     differences_by_audit = _compute_differences(pairs, seed)

@@ -41,9 +41,9 @@ from hf_attnprobe.statistics.rows import (
     select_counted_rows,
 )
 from hf_attnprobe.statistics.summary import Statistic, find_model_site, summarize
-from hf_attnprobe.statistics.wording import build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording
 from hf_attnprobe.storage.folders import find_differences, write_atomically
-from hf_attnprobe.storage.provenance import read_summary, read_texts
+from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, read_summary, read_texts
 from hf_attnprobe.storage.rows import (
     collect_rows,
     list_parts,
@@ -83,7 +83,8 @@ class Report(AuditResult, DocumentedResult):
 
     def __repr__(self) -> str:
         model, data = truncate_start(self.model, 40), truncate_start(str(self.dataset), 40)
-        return f"<Report: {model} on {data}, {self.n} texts, answer: {self.answer}>"
+        texts = self.words.format_text_count(self.n, self.n_distinct)
+        return f"<Report: {model} on {data}, {texts}, answer: {self.answer}>"
 
     @classmethod
     def load(cls, folder: str | Path) -> "Report":
@@ -263,26 +264,60 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
         facts: other fields of :class:`AuditResult`, such as model, dataset and provenance.
     """
     report = Report(statistics=(), rows=rows, **facts)
-    provenance = report.provenance
+    distinct_rows = report.distinct_rows
+    provenance = _count_distinct_texts(report)
     classes = provenance["classes"]
     words = build_wording(provenance["prediction"], unit=provenance.get("unit_of_number", ""))
     stopping = provenance.get(STOPPING_KEY)
-    statistics = summarize(rows, classes, load_readings())
+    statistics = summarize(distinct_rows, classes, load_readings())
     if stopping is not None:
-        statistics = correct_undefined_counts(statistics, rows)
+        statistics = correct_undefined_counts(statistics, distinct_rows)
     comparison_options: dict[str, Any] = {}
     # User-provided scores have the key "given". All other rankings are compared with them.
     if SCORES_FINGERPRINT_KEY in provenance:
-        comparison_options = {"against": "given", "site": find_model_site(rows)}
-    size_notes = [MANY_TEXTS_NOTE] if len(rows) > MAX_RESAMPLED_TEXTS else []
+        comparison_options = {"against": "given", "site": find_model_site(distinct_rows)}
+    size_notes = [MANY_TEXTS_NOTE] if len(distinct_rows) > MAX_RESAMPLED_TEXTS else []
     return dataclasses.replace(
         report,
+        provenance=provenance,
         statistics=statistics,
-        comparisons=compare_rankings(rows, seed=report.seed, **comparison_options),
-        findings=compute_findings(rows, classes, seed=report.seed, words=words, rules=report.rules),
+        comparisons=compare_rankings(distinct_rows, seed=report.seed, **comparison_options),
+        findings=compute_findings(
+            distinct_rows, classes, seed=report.seed, words=words, rules=report.rules
+        ),
         contradictions=tuple(find_contradictions(rows, load_readings(), is_number=words.is_number)),
-        notes=(*describe_stopping(stopping), *notes, *size_notes),
+        notes=(
+            *describe_stopping(stopping),
+            *_describe_copies(len(rows), len(distinct_rows), words),
+            *notes,
+            *size_notes,
+        ),
     )
+
+
+def _count_distinct_texts(report: Report) -> dict[str, Any]:
+    """Return a report's provenance with the number of different texts, if its rows contain copies.
+
+    Rows of earlier versions have no hashes, so their copies are not recognised and count as different.
+    If an audit ended early, the number in the provenance also counts texts without rows.
+    """
+    provenance = dict(report.provenance)
+    n_measured, n_distinct = len(report.rows), len(report.distinct_rows)
+    if n_distinct == n_measured:
+        provenance.pop(DISTINCT_TEXTS_KEY, None)
+    elif n_measured == report.n:
+        provenance[DISTINCT_TEXTS_KEY] = n_distinct
+    return provenance
+
+
+def _describe_copies(n_texts: int, n_distinct: int, words: Wording) -> list[str]:
+    """Return a note that explains how copies of a text count; the list is empty without copies."""
+    if n_distinct == n_texts:
+        return []
+    return [
+        f"Copies: only {n_distinct:,} of the {n_texts:,} {words.texts} are different. All copies of "
+        "the same text count as one text, with the mean of their values."
+    ]
 
 
 def correct_undefined_counts(statistics: Sequence[Statistic], rows: Rows) -> tuple[Statistic, ...]:
@@ -502,8 +537,12 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     arguments = {
         name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
     }
+    # A text can have copies in several shares, so the numbers of different texts cannot be added up.
+    joined_provenance = {
+        name: value for name, value in provenances[0].items() if name != DISTINCT_TEXTS_KEY
+    }
     return {
-        **provenances[0],
+        **joined_provenance,
         **counts,
         "unknown_tokens": unknown_sum / n_texts,
         "asked_for": arguments,

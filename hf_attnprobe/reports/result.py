@@ -34,7 +34,7 @@ from hf_attnprobe.statistics.verdicts import (
     index_by_rule,
 )
 from hf_attnprobe.statistics.wording import Wording, build_wording
-from hf_attnprobe.storage.provenance import Provenance
+from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
 
 
 SCHEMA_VERSION = "2"
@@ -48,7 +48,7 @@ class AuditResult:
     Attributes:
         model: folder, Hub id, or class of the model.
         dataset: data set and split.
-        n: number of texts.
+        n: number of texts, including copies of the same text.
         seed: the audit's seed.
         statistics: statistics over all texts and by predicted class.
         provenance: settings, versions and fingerprints.
@@ -60,7 +60,8 @@ class AuditResult:
             package; normally empty.
         notes: sentences to be printed with the findings.
         example_ids: ids of all texts.
-        rows: one value per test, statistic, text, layer and head; read from disk on first use.
+        rows: one value per test, statistic, text, layer and head, including copies of the same text;
+            read from disk on first use.
     """
 
     model: str
@@ -124,6 +125,16 @@ class AuditResult:
             "n": finding.n,
         }
 
+    @property
+    def n_distinct(self) -> int:
+        """Number of different texts, which is smaller than ``n`` if a text occurs several times."""
+        return self.provenance.get(DISTINCT_TEXTS_KEY, self.n)
+
+    @cached_property
+    def distinct_rows(self) -> Rows:
+        """Rows in which all copies of a text are merged; all results are computed from them."""
+        return self.rows.merge_duplicates()
+
     @cached_property
     def rules(self) -> dict[str, Rule]:
         """Rule that grades each question, with user-defined thresholds if there are any."""
@@ -133,7 +144,7 @@ class AuditResult:
     def evidence(self) -> Evidence | None:
         """Statistics about the attention that the answers concern; None if there are none."""
         classes = self.provenance.get("classes", ())
-        return build_evidence(self.rows, classes, words=self.words)
+        return build_evidence(self.distinct_rows, classes, words=self.words)
 
     @cached_property
     def head_evaluations(self) -> list[HeadEvaluation]:
@@ -148,7 +159,9 @@ class AuditResult:
         if self.evidence is not None and self.evidence.default_classes:
             explained_ids = self.evidence.explained_evidence.texts.ids()
         parts = () if self.words.kind == "answer" else CLASSIFIER_PARTS
-        return evaluate_heads(self.rows, self.rules, parts=parts, explained_ids=explained_ids)
+        return evaluate_heads(
+            self.distinct_rows, self.rules, parts=parts, explained_ids=explained_ids
+        )
 
 
 def convert_report_to_json(report: AuditResult) -> dict:

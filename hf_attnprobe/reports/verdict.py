@@ -70,6 +70,8 @@ def compute_findings(
 ) -> tuple[Finding, ...]:
     """Compute a finding for every question that the rows answer.
 
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
     Args:
         rows: the audit's rows.
         label_names: class names.
@@ -80,6 +82,7 @@ def compute_findings(
     Returns:
         The findings in the order of the rules.
     """
+    rows = Rows.coerce(rows).merge_duplicates()
     evidence = build_evidence(rows, label_names, words=words)
     predictions = select_predictions(rows)
     return compute_findings_from_evidence(

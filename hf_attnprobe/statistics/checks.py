@@ -169,6 +169,8 @@ def find_contradictions(
 ) -> list[str]:
     """Find impossible values in the rows of an audit.
 
+    Every stored value is checked, including those of copies of a text.
+
     Args:
         rows: audit rows, or a data frame in long form.
         readings: descriptions of the statistics. If a statistic is declared a share, its values

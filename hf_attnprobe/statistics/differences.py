@@ -354,7 +354,8 @@ def compare_rankings(
 ) -> tuple[Comparison, ...]:
     """Compare rankings with each other, such as attention with gradients, text by text.
 
-    All statistics in :data:`COMPARED_STATISTICS` that the rows contain are compared.
+    All statistics in :data:`COMPARED_STATISTICS` that the rows contain are compared. Copies of a text
+    count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
 
     Args:
         rows: audit rows, or a data frame in long form from
@@ -368,7 +369,7 @@ def compare_rankings(
         One comparison for each statistic and ranking pair.
     """
     comparisons: list[Comparison] = []
-    rows = Rows.coerce(rows)
+    rows = Rows.coerce(rows).merge_duplicates()
     for test in COMPARED_STATISTICS:
         test_rows = rows.select(lambda name, *_, test=test: name == test)
         sites = test_rows.sites if site is None else test_rows.sites & {site}
@@ -388,7 +389,7 @@ class _RankingPair(NamedTuple):
         first: name of the first ranking.
         second: name of the second ranking.
         differences: first value minus second value, [texts]. For ``mcnemar`` and ``sign``, it is
-            1 if the first ranking wins, −1 if the second ranking wins, and 0 for a tie.
+            positive if the first ranking wins, negative if the second ranking wins, and 0 for a tie.
     """
 
     statistic: str
@@ -494,8 +495,9 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
     for column, (pair, estimate) in enumerate(zip(pairs, estimates, strict=True)):
         n_first = n_second = None
         if column not in p_values:
-            n_first = int((pair.differences == 1).sum())
-            n_second = int((pair.differences == -1).sum())
+            # If copies of a text were merged, a difference can be between −1 and 1.
+            n_first = int((pair.differences > 0).sum())
+            n_second = int((pair.differences < 0).sum())
             p_values[column] = _compute_sign_test_p_value(n_first, n_second)
         comparison = Comparison(
             **vars(estimate),

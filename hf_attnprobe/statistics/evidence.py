@@ -154,6 +154,8 @@ def build_evidence(
 ) -> Evidence | None:
     """Build the evidence about a model's attention from audit rows.
 
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
     Args:
         rows: audit rows, or a data frame in long form.
         label_names: class names.
@@ -162,7 +164,7 @@ def build_evidence(
     Returns:
         The evidence; None if only single heads of a larger model were tested.
     """
-    rows = Rows.coerce(rows)
+    rows = Rows.coerce(rows).merge_duplicates()
     site = find_model_site(rows)
     if site is None:
         return None

@@ -118,6 +118,8 @@ def evaluate_heads(
 ) -> list[HeadEvaluation]:
     """Evaluate every head and head group for which effect or faithfulness was measured.
 
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
     Args:
         rows: audit rows, or a data frame in long form.
         rules: rules with the keys "effect" and "faithfulness".
@@ -129,7 +131,7 @@ def evaluate_heads(
     Returns:
         The evaluations, sorted by site.
     """
-    rows = Rows.coerce(rows)
+    rows = Rows.coerce(rows).merge_duplicates()
     explained_rows = rows if explained_ids is None else rows.select_ids(explained_ids)
     evaluations = []
     for site in sorted(rows.sites):

@@ -5,6 +5,9 @@ A site is a layer and a head. :class:`Texts` contains the statistics at a single
 The values of :class:`Rows` can be in memory, in one output folder, or in the folders of several machines.
 Each column is loaded when it is needed and is not kept. Even a report about a million texts therefore
 needs little memory.
+
+A data set can contain the same text several times. The copies of a text are not independent, so all
+estimates, intervals and answers are computed from the different texts (:meth:`Rows.merge_duplicates`).
 """
 
 import functools
@@ -29,6 +32,17 @@ PREDICTION_TEST = "prediction"
 """Test name of the rows that contain the model's predictions and the labels.
 
 All other rows contain the results of a faithfulness test, such as "erasure".
+"""
+IDENTITY_STATISTIC = "identity"
+"""Prediction statistic with a hash of everything that the model reads in a text.
+
+Texts with the same hash are copies of each other.
+"""
+CLASS_STATISTICS = ("predicted_class", "label")
+"""Prediction statistics whose values are class numbers, which cannot be averaged.
+
+The statistics ``label@NAME`` of models with several labels belong to them too. A negative number means
+that there is no class.
 """
 UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
 """Statistics of a single unit of a passage, such as a sentence.
@@ -179,6 +193,56 @@ class Rows:
         is_selected = np.isin(self.ids, np.asarray([*ids], dtype=np.int64))
         return self.take_texts(np.flatnonzero(is_selected))
 
+    def merge_duplicates(self) -> "Rows":
+        """Merge all copies of a text, so that every different text counts once.
+
+        Two texts are copies if the model reads the same input, that is, if they have the same value of
+        the statistic :data:`IDENTITY_STATISTIC`. A merged text has the smallest id of its copies. Its
+        values are the means over the copies with a defined value. The class numbers in
+        :data:`CLASS_STATISTICS` are not averaged: the most frequent class counts, and a text has no
+        class if two classes are equally frequent.
+
+        Columns are merged when they are read. Rows without copies, and rows that were stored without
+        the statistic, are returned unchanged.
+
+        Returns:
+            Rows with all columns and one text for all its copies.
+
+        Example:
+            distinct_rows = rows.merge_duplicates()
+            n_copies = len(rows) - len(distinct_rows)
+        """
+        identity_columns = [
+            column for column in self.columns if column[:2] == (PREDICTION_TEST, IDENTITY_STATISTIC)
+        ]
+        if not identity_columns:
+            return self
+        identities = self.read_column(identity_columns[0])
+        if not _has_copies(identities):
+            return self
+        first_copies, text_numbers = _number_distinct_texts(identities)
+        n_distinct = len(first_copies)
+
+        def read_merged_column(column: Column) -> np.ndarray:
+            values = self.read_column(column)
+            test, statistic, *_ = column
+            name, _, _ = statistic.partition("@")
+            if test == PREDICTION_TEST and name in CLASS_STATISTICS:
+                return _find_commonest_classes(values, text_numbers, n_distinct)
+            return _average_copies(values, text_numbers, n_distinct)
+
+        def read_merged_mask(column: Column) -> np.ndarray:
+            is_measured = np.zeros(n_distinct, dtype=bool)
+            is_measured[text_numbers[self.read_mask(column)]] = True
+            return is_measured
+
+        return replace(
+            self,
+            ids=self.ids[first_copies],
+            read_column=read_merged_column,
+            read_mask=read_merged_mask,
+        )
+
     def read_matrix(self, columns: Sequence[Column]) -> np.ndarray:
         """Read several columns into a matrix.
 
@@ -259,6 +323,89 @@ class Rows:
         rows["value"] = self.read_matrix(self.columns).T[is_measured]
         rows.attrs = dict(self.attrs)
         return rows.astype(COLUMN_FIELD_DTYPES)
+
+
+def _has_copies(identities: np.ndarray) -> bool:
+    """Check whether any hash occurs twice; NaN means that the hash of a text is unknown."""
+    known_identities = identities[~np.isnan(identities)]
+    return len(np.unique(known_identities)) < len(known_identities)
+
+
+def _number_distinct_texts(identities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Number the different texts in the order of their first copies.
+
+    Args:
+        identities: hashes of the texts, [texts]. A text without a hash (NaN) is no copy of another.
+
+    Returns:
+        The index of the first copy for each different text, [different texts], and the number of the
+        different text for each text, [texts].
+    """
+    # Hashes are not negative, so negative numbers identify the texts without a hash.
+    own_numbers = -1.0 - np.arange(len(identities))
+    keys = np.where(np.isnan(identities), own_numbers, identities)
+    _, first_copies, key_numbers = np.unique(keys, return_index=True, return_inverse=True)
+    order = np.argsort(first_copies)
+    numbers_by_key = np.empty(len(order), dtype=np.int64)
+    numbers_by_key[order] = np.arange(len(order))
+    return first_copies[order], numbers_by_key[key_numbers]
+
+
+def _average_copies(values: np.ndarray, text_numbers: np.ndarray, n_distinct: int) -> np.ndarray:
+    """Average the values over the copies of each different text.
+
+    Args:
+        values: values, [texts]; NaN values do not count.
+        text_numbers: number of the different text, [texts].
+        n_distinct: number of different texts.
+
+    Returns:
+        Means, [different texts]; NaN if no copy has a value.
+    """
+    is_defined = ~np.isnan(values)
+    values, text_numbers = values[is_defined], text_numbers[is_defined]
+    n_defined = np.bincount(text_numbers, minlength=n_distinct)
+    # Distances from the first copy are averaged, so that the mean of equal values has no rounding
+    # error. In reverse order, the first copy is written last.
+    first_values = np.zeros(n_distinct)
+    first_values[text_numbers[::-1]] = values[::-1]
+    origins = np.where(np.isfinite(first_values), first_values, 0.0)
+    distances = values - origins[text_numbers]
+    distance_sums = np.bincount(text_numbers, weights=distances, minlength=n_distinct)
+    means = origins + distance_sums / np.maximum(n_defined, 1)
+    return np.where(n_defined > 0, means, np.nan)
+
+
+def _find_commonest_classes(
+    classes: np.ndarray, text_numbers: np.ndarray, n_distinct: int
+) -> np.ndarray:
+    """Find the most frequent class among the copies of each different text.
+
+    Args:
+        classes: class numbers, [texts]. Negative numbers and NaN mean that there is no class.
+        text_numbers: number of the different text, [texts].
+        n_distinct: number of different texts.
+
+    Returns:
+        Class numbers, [different texts]: −1 if two classes are equally frequent or no copy has a class,
+        and NaN if no copy has a value.
+    """
+    commonest_classes = np.full(n_distinct, np.nan)
+    commonest_classes[text_numbers[~np.isnan(classes)]] = -1
+    has_class = classes >= 0
+    # A pair of a text and a class is encoded as one number, because single numbers are sorted faster.
+    distinct_classes, class_codes = np.unique(classes[has_class], return_inverse=True)
+    n_classes = max(len(distinct_classes), 1)
+    pair_codes = text_numbers[has_class] * n_classes + class_codes
+    distinct_pairs, n_copies = np.unique(pair_codes, return_counts=True)
+    pair_texts, pair_classes = np.divmod(distinct_pairs, n_classes)
+    max_copies = np.zeros(n_distinct, dtype=np.int64)
+    np.maximum.at(max_copies, pair_texts, n_copies)
+    is_commonest = n_copies == max_copies[pair_texts]
+    n_commonest = np.bincount(pair_texts[is_commonest], minlength=n_distinct)
+    commonest_classes[pair_texts[is_commonest]] = distinct_classes[pair_classes[is_commonest]]
+    commonest_classes[n_commonest > 1] = -1
+    return commonest_classes
 
 
 def make_empty_rows() -> Rows:

@@ -101,6 +101,8 @@ def summarize(
 ) -> tuple[Statistic, ...]:
     """Average every statistic over all texts and over each predicted class.
 
+    Copies of a text count once (:meth:`~hf_attnprobe.statistics.rows.Rows.merge_duplicates`).
+
     If a statistic is declared a share and its values are all 0 or 1, its confidence interval is
     exact. See :mod:`~hf_attnprobe.statistics.estimates` for the intervals of other means.
 
@@ -112,7 +114,7 @@ def summarize(
     Returns:
         One entry for each statistic, site and group of texts.
     """
-    all_rows = Rows.coerce(rows)
+    all_rows = Rows.coerce(rows).merge_duplicates()
     test_rows = all_rows.select_test_columns()
     groups = group_texts(all_rows, test_rows.index, label_names)
     statistics: list[Statistic] = []

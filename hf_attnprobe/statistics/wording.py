@@ -14,6 +14,23 @@ PROBABILITY_UNIT = "of probability"
 """Words that reports print after a change of a probability, as in ".20 of probability"."""
 
 
+def format_distinct_count(n: int, n_distinct: int | None = None, *, noun: str = "") -> str:
+    """Format a number of texts and, if some texts are copies, the number of different texts.
+
+    Args:
+        n: number of texts.
+        n_distinct: number of different texts; None if it is unknown.
+        noun: text between the two numbers, such as " prompts".
+
+    >>> format_distinct_count(1200, 800, noun=" texts"), format_distinct_count(800, 800)
+    ('1,200 texts (800 different)', '800')
+    """
+    count = f"{n:,}{noun}"
+    if n_distinct is None or n_distinct == n:
+        return count
+    return f"{count} ({n_distinct:,} different)"
+
+
 @dataclass(frozen=True)
 class Wording:
     """Words and phrases for one type of prediction, which fill the placeholders in templates.
@@ -68,17 +85,19 @@ class Wording:
         """
         return template.format(**asdict(self), **values)
 
-    def format_text_count(self, n: int) -> str:
-        """Format a number of texts, such as "1 text" or "1,200 texts".
+    def format_text_count(self, n: int, n_distinct: int | None = None) -> str:
+        """Format a number of texts, such as "1 text" or "1,200 texts (800 different)".
 
         Args:
             n: number of texts.
+            n_distinct: number of different texts. It is omitted if all texts are different; None
+                also omits it.
 
         Returns:
             Number and noun.
         """
         noun = self.texts.removesuffix("s") if n == 1 else self.texts
-        return f"{n:,} {noun}"
+        return format_distinct_count(n, n_distinct, noun=f" {noun}")
 
     @property
     def is_number(self) -> bool:

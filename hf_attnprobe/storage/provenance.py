@@ -82,12 +82,17 @@ RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 """Packages whose versions are recorded with every result, because results depend on them."""
 
 
+DISTINCT_TEXTS_KEY = "different_texts"
+"""Provenance key of the number of different texts, if a text occurs several times in the data."""
+
+
 class Provenance(TypedDict, total=False):
     """Provenance keys that reports read; the recorded provenance can have further keys.
 
     Attributes:
         model_fingerprint: Hash of the model weights.
         data_fingerprint: Hash of the data set, or hashes of its splits by split name.
+        different_texts: Number of different texts; only if a text occurs several times.
         options: Options of each test, by test name.
         sites: Tested layers and heads.
         head_sets: Names of tested head sets.
@@ -111,6 +116,7 @@ class Provenance(TypedDict, total=False):
 
     model_fingerprint: str
     data_fingerprint: str | dict[str, str]
+    different_texts: int
     options: dict[str, dict[str, Any]]
     sites: dict[str, Any]
     head_sets: tuple[str, ...]

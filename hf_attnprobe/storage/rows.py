@@ -42,7 +42,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
-from hf_attnprobe.statistics.rows import PREDICTION_TEST, Column, Rows
+from hf_attnprobe.statistics.rows import IDENTITY_STATISTIC, PREDICTION_TEST, Column, Rows
 from hf_attnprobe.storage.folders import get_temporary_path
 
 
@@ -90,8 +90,8 @@ def compute_batch_prediction_statistics(
 ) -> dict[str, torch.Tensor]:
     """Compute statistics that describe the predictions and labels of one batch.
 
-    See :func:`compute_prediction_statistics`. For a language model, the statistic ``identity`` is
-    added, which is a hash of the prompt with its answer.
+    See :func:`compute_prediction_statistics`. The statistic ``identity`` is added if it is known. It
+    is a hash of everything that the model reads, by which reports recognise copies of a text.
 
     Args:
         adapter: The model.
@@ -115,7 +115,7 @@ def compute_batch_prediction_statistics(
     n_tokens = batch.content_mask.sum(-1)
     statistics = compute_prediction_statistics(adapter.prediction, probs, batch.labels, n_tokens)
     if batch.identities is not None:
-        statistics["identity"] = batch.identities
+        statistics[IDENTITY_STATISTIC] = batch.identities
     return statistics
 
 

@@ -42,7 +42,7 @@ from hf_attnprobe.statistics.summary import (
     list_bin_names,
 )
 from hf_attnprobe.storage.provenance import SUMMARY_FILE
-from hf_attnprobe.storage.rows import read_rows
+from hf_attnprobe.storage.rows import load_rows
 from hf_attnprobe.studies.published import PUBLISHED, PublishedLookup
 from hf_attnprobe.studies.steps import (
     Job,
@@ -122,9 +122,11 @@ class Results:
     def _read_statistics(self, folder: str) -> pd.DataFrame:
         """Read the statistics of an audit with a single head, [texts, statistics].
 
-        The accuracy of each text is added as another column.
+        The accuracy of each text is added as another column. Copies of a text count once, as in
+        the audit's own report.
         """
-        rows = read_rows(self.folder / folder / "rows")
+        distinct_rows = load_rows(self.folder / folder / "rows").merge_duplicates()
+        rows = distinct_rows.build_long_frame()
         # Rows for several heads together, or for predictions, have a negative layer or head.
         is_head_row = (rows.layer >= 0) & (rows["head"] >= 0)
         heads = rows.loc[is_head_row, ["layer", "head"]].drop_duplicates()

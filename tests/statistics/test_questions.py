@@ -148,7 +148,7 @@ def test_too_few_answers_of_its_own_say_nothing(n_own):
     found = compute_findings(rows_of(40, own=n_own / 40), (), words=ANSWERS)
     assert conclude(found).answer == Answer.CANNOT_SAY
     assert next(f for f in found if f.rule == "own").answer == Answer.NO
-    report = SimpleNamespace(findings=found, words=ANSWERS, provenance={})
+    report = SimpleNamespace(findings=found, words=ANSWERS, provenance={}, n=40, n_distinct=40)
     says_none = explain_verdict(report).startswith(
         "The model itself generates none of the 40 provided answers"
     )

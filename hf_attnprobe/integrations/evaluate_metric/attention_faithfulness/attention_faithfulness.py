@@ -76,7 +76,9 @@ Returns:
     answer, sentence, value, ci95, n and yardsticks. For every statistic, "mean_<test>_<statistic>" is
     its mean over texts, and "<test>_<statistic>" the list of its values in the order of the
     texts, with NaN for a text without a value. For a model with several heads, these names end
-    in "_layer<l>_head<h>", with negative numbers for groups of heads.
+    in "_layer<l>_head<h>", with negative numbers for groups of heads. A text that occurs several
+    times counts once in every answer and mean. In this case, "n_texts" is the number of texts and
+    "n_different_texts" the number of different texts.
 """
 
 
@@ -208,6 +210,8 @@ class AttentionFaithfulness(evaluate.Metric):
             "answer": str(report.answer),
             "findings": convert_to_plain(report.findings),
         }
+        if report.n_distinct < report.n:
+            answers |= {"n_texts": report.n, "n_different_texts": report.n_distinct}
         numbers = _collect_statistics(report, len(texts))
         if summary:
             numbers = {name: value for name, value in numbers.items() if name.startswith("mean_")}
@@ -292,17 +296,24 @@ def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, 
 
     Returns:
         Means under ``mean_TEST_STATISTIC`` and lists under ``TEST_STATISTIC``. If the model has
-        several heads, the names also end in the layer and the head.
+        several heads, the names also end in the layer and the head. The lists contain all texts. In
+        the means, a text that occurs several times counts once.
     """
-    # Predictions are stored as rows too, but they are not results of a test.
-    test_rows = report.rows.select(lambda test, *_: test != PREDICTION_TEST)
-    wide_frame = test_rows.build_wide_frame().reindex(range(n_texts)).astype(float)
+
+    def is_measured(test: str, *_: object) -> bool:
+        return test != PREDICTION_TEST
+
+    all_ids = range(n_texts)
+    wide_frame = report.rows.select(is_measured).build_wide_frame().reindex(all_ids).astype(float)
+    distinct_rows = report.distinct_rows.select(is_measured)
+    distinct_frame = distinct_rows.build_wide_frame().reindex(all_ids).astype(float)
     has_several_sites = len(report.rows.sites) > 1
     numbers: dict[str, Any] = {}
-    for (test, statistic, layer, head), values in wide_frame.items():
+    for column, values in wide_frame.items():
+        test, statistic, layer, head = column
         name = f"{test}_{statistic}"
         if has_several_sites:
             name += f"_layer{layer}_head{head}"
-        numbers[f"mean_{name}"] = float(values.mean())
+        numbers[f"mean_{name}"] = float(distinct_frame[column].mean())
         numbers[name] = values.tolist()
     return numbers
