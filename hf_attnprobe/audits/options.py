@@ -73,7 +73,10 @@ class AuditOptions(Options):
         metavar="TIME",
     )
     prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are removed", basic=False
+        True,
+        "measure how accuracy falls as more and more heads are removed, and find pairs of heads that "
+        "depend on each other",
+        basic=False,
     )
     thresholds: Sequence[str] = option(
         (),

@@ -250,6 +250,7 @@ def build_report(
         provenance=provenance,
         examples=select_example_texts(audited_model, runner, rows, audit.examples, options),
         prune=runner.compute_prune_curve(rows) if options.prune else None,
+        head_pairs=runner.compute_head_pairs(rows) if options.prune else None,
         notes=[
             *_list_notes(runner, provenance, options.predicts),
             *list_training_overlap_notes(audited_model.name, provenance),
