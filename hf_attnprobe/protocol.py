@@ -877,6 +877,15 @@ class AttentionModelBase(AttentionModel):
         return 1
 
     @property
+    def weighs_heads(self) -> bool:
+        """Whether the heads of a group are weighted by what they write.
+
+        This requires `HeadValues` and `OutputProjections`. Otherwise, all heads count equally. See
+        `Observation.compute_head_weights`.
+        """
+        return self.lacks(HeadValues) is None and self.lacks(OutputProjections) is None
+
+    @property
     def prediction(self) -> Prediction:
         """Description of the prediction; by default, it is one of several classes."""
         return predictions.make_class_prediction(self.label_names)
@@ -1237,7 +1246,7 @@ class Observation:
         `hf_attnprobe.functional.explanations.compute_pattern_norms`. None for a model without
         `HeadValues` or `OutputProjections`.
         """
-        if self.model.lacks(HeadValues) or self.model.lacks(OutputProjections):
+        if not self.model.weighs_heads:
             return None
 
         def compute() -> tuple[Tensor, ...]:

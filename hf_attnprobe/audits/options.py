@@ -39,7 +39,7 @@ class AuditOptions(Options):
         metavar="HEAD",
     )
     groups: bool = option(
-        True, "also test each layer and all heads together, as the mean of their heads", basic=False
+        True, "also test each layer and all heads together, as a mean of their heads", basic=False
     )
     single_heads: bool = option(True, "test every head by itself")
     head_sets: Sequence[str] | None = option(

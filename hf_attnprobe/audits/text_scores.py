@@ -42,10 +42,8 @@ from hf_attnprobe.protocol import (
     Batch,
     Differentiable,
     EditableInputs,
-    HeadValues,
     KeptPositions,
     Observation,
-    OutputProjections,
     Site,
 )
 
@@ -586,5 +584,5 @@ def describe_head_mean(model: AttentionModelBase, heads: str) -> str:
     Returns:
         A description such as "the mean of all 72 heads, weighted by what they write".
     """
-    has_weights = model.lacks(HeadValues) is None and model.lacks(OutputProjections) is None
-    return f"the mean of {heads}{', weighted by what they write' if has_weights else ''}"
+    weighting = ", weighted by what they write" if model.weighs_heads else ""
+    return f"the mean of {heads}{weighting}"

@@ -19,7 +19,7 @@ from hf_attnprobe.protocol import ALL, HEAD_SET, Site
 from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_input_erasure import ByHand
 from tests.helpers import tiny_models
-from tests.helpers.written_by_hand import compute_amounts
+from tests.helpers.written_by_hand import compute_amounts, weigh_heads
 
 
 N_LAYERS, N_HEADS, WIDTH = 3, 4, 8
@@ -177,9 +177,7 @@ def weigh_by_hand(observation):
     given.pop("special_tokens_mask")
     model, content = make_eager_model(), observation.batch.content_mask
     amounts = compute_amounts(model, given, content)[..., 0]  # [layers, batch, heads]
-    has_pattern = (content.sum(-1) > 1)[:, None]
-    weights = torch.where(has_pattern, amounts, 1.0)
-    weights = weights / weights.sum((0, 2), keepdim=True)
+    weights = weigh_heads(amounts)
     rows = torch.stack(observation.attention)[:, :, :, 0]  # [layers, batch, heads, keys]
     return (rows * weights[..., None]).sum((0, 2))
 

@@ -36,3 +36,13 @@ def compute_amounts(model: Any, inputs: dict[str, Tensor], content: Tensor) -> T
                     after = projection @ (even_row @ values[text, :, columns])
                     amounts[layer, text, head, query] = (before - after).norm()
     return amounts
+
+
+def weigh_heads(amounts: Tensor) -> Tensor:
+    """Divide the heads' amounts [layers, batch, heads] by their sum in each text.
+
+    All heads count equally if all amounts are 0.
+    """
+    total = amounts.sum((0, 2), keepdim=True)
+    n_heads = amounts.shape[0] * amounts.shape[2]
+    return torch.where(total > 0, amounts / total.clamp_min(1e-300), 1 / n_heads)
