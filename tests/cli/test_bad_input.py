@@ -177,15 +177,9 @@ BAD_DATA = [
         [*ROWS, {"text": None, "label": 1}],
         "must contain strings, but row 2 has a cell of type NoneType",
     ),
-    (
-        [{"text": "a film", "label": 0.5}],
-        "expected one class per text as label, because the model predicts a class",
-    ),
+    ([{"text": "a film", "label": 0.5}], "expected one class per text as label, because the model predicts a class"),
     ([], "test.jsonl is empty"),
-    (
-        [*ROWS, {"text": "a film", "label": 2}],
-        "the model predicts the 2 classes negative, positive",
-    ),
+    ([*ROWS, {"text": "a film", "label": 2}], "the model predicts the 2 classes negative, positive"),
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),

@@ -128,9 +128,6 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / "thesis").write_text("all of it")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / LOCK_FILE).symlink_to(tmp_path / "thesis")
-    with (
-        pytest.raises(AttnProbeError, match="leads out of the output folder"),
-        reserve_folder(tmp_path / "out"),
-    ):
+    with pytest.raises(AttnProbeError, match="leads out of the output folder"), reserve_folder(tmp_path / "out"):
         pass
     assert (tmp_path / "thesis").read_text() == "all of it"

@@ -104,7 +104,9 @@ def test_columns_that_cannot_be_are_one_line(columns, said):
 
 def test_a_frame_with_a_column_twice_is_one_line():
     frame = pd.DataFrame([["a film", 0, "x"]], columns=["text", "label", "text"])
-    refused("Rename one of the columns text, label, text", load_examples, frame, "test")
+    refused(
+        "Rename one of the columns text, label, text", load_examples, frame, "test"
+    )
 
 
 def test_parquet_without_rows_is_told_so(tmp_path):

@@ -211,9 +211,7 @@ def test_names_and_options_together():
     assert resolve_faithfulness_tests(["permutation", Permutation(7), "permutation"]) == {
         "permutation": Permutation(7)
     }
-    with pytest.raises(
-        AttnProbeError, match="'permutation' is listed twice with different options"
-    ):
+    with pytest.raises(AttnProbeError, match="'permutation' is listed twice with different options"):
         resolve_faithfulness_tests([Permutation(7), Permutation(8)])
     for wrong in ([NoOptions()], ["erasures"], [3]):
         with pytest.raises(AttnProbeError, match="unknown test"):

@@ -47,5 +47,6 @@ def test_a_dose_that_is_too_small_has_no_limit():
 def test_what_moves_the_output_at_dose_0_has_no_smallest_effect():
     values = 1 + 0.001 * normal()
     assert (
-        detection.find_detectable_dose(values, detection.draw_text_counts(4000, 50, 0), RULE) == 0
+        detection.find_detectable_dose(values, detection.draw_text_counts(4000, 50, 0), RULE)
+        == 0
     )
