@@ -29,6 +29,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional import predictions
 from hf_attnprobe.functional.divergence import compute_shifted_probability
+from hf_attnprobe.functional.explanations import compute_pattern_norms, normalise_head_weights
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.functional.intervention import draw_permutations, replace_heads
 from hf_attnprobe.functional.predictions import Prediction
@@ -877,6 +878,15 @@ class AttentionModelBase(AttentionModel):
         return 1
 
     @property
+    def weighs_heads(self) -> bool:
+        """Whether the heads of a group are weighted by what they write.
+
+        This requires `HeadValues` and `OutputProjections`. Otherwise, all heads count equally. See
+        `Observation.compute_head_weights`.
+        """
+        return self.lacks(HeadValues) is None and self.lacks(OutputProjections) is None
+
+    @property
     def prediction(self) -> Prediction:
         """Description of the prediction; by default, it is one of several classes."""
         return predictions.make_class_prediction(self.label_names)
@@ -1191,8 +1201,8 @@ class Observation:
     def read(self, site: Site) -> Tensor:
         """Return a head's attention weights in the row from which the prediction is computed.
 
-        If `site.query` is set, this row is used instead. For a group of heads, the mean over the
-        heads is returned.
+        If `site.query` is set, this row is used instead. For a group of heads, the weighted mean
+        over the heads is returned, see `compute_head_weights`.
 
         Args:
             site: A head, or a group of heads.
@@ -1205,15 +1215,105 @@ class Observation:
         """
 
         def compute() -> Tensor:
-            rows = []
-            for layer, heads in self.model.get_heads_by_layer(site).items():
-                for head in heads:
-                    weights = self.attention[layer][:, head]
-                    single_head = site._replace(layer=layer, head=head)
-                    rows.append(self.model.select_row(self, weights, single_head))
-            return rows[0] if len(rows) == 1 else torch.stack(rows).mean(0)
+            heads = self._list_heads(site)
+            rows = [
+                self.model.select_row(self, self.attention[head.layer][:, head.head], head)
+                for head in heads
+            ]
+            if len(rows) == 1:
+                return rows[0]
+            stacked_rows = torch.stack(rows)
+            weights = self.compute_head_weights(site)
+            if weights is None:
+                return stacked_rows.mean(0)
+            weights = weights.T.unsqueeze(-1).to(stacked_rows.dtype)
+            return (stacked_rows * weights).sum(0)
 
         return self.remember(("read", site), compute)
+
+    def _list_heads(self, site: Site) -> list[Site]:
+        """List a site's heads as single sites with the same query, ordered by layer and head."""
+        return [
+            site._replace(layer=layer, head=head)
+            for layer, heads in self.model.get_heads_by_layer(site).items()
+            for head in heads
+        ]
+
+    @property
+    def pattern_norms(self) -> tuple[Tensor, ...] | None:
+        """How much each head writes because of its attention pattern, in every query row.
+
+        One tensor `[batch, heads, queries]` per layer, see
+        `hf_attnprobe.functional.explanations.compute_pattern_norms`. None for a model without
+        `HeadValues` or `OutputProjections`.
+        """
+        if not self.model.weighs_heads:
+            return None
+
+        def compute() -> tuple[Tensor, ...]:
+            projections = self.model.require(OutputProjections).get_output_projections()
+            content = self.batch.content_mask
+            norms = []
+            for layer, attention in enumerate(self.attention):
+                positions = self.model.get_unit_positions(self, layer, content)
+                explained = self.model.get_visible_keys(self, layer) & positions[:, None]
+                values = self.head_values[layer]
+                norms.append(
+                    compute_pattern_norms(attention, values, projections[layer], explained)
+                )
+            return tuple(norms)
+
+        return self.remember("pattern_norms", compute)
+
+    @torch.no_grad()
+    def compute_head_weights(self, site: Site, *, all_rows: bool = False) -> Tensor | None:
+        """Compute the weight of each head in the attention map of a group of heads.
+
+        A head's weight is proportional to `pattern_norms`: the amount that the head adds to the
+        hidden states because of its attention pattern. A head that writes nothing or only a
+        constant therefore has no weight, wherever it attends.
+
+        Args:
+            site: A group of heads.
+            all_rows: Whether the amount is averaged over all query rows that can change the output.
+                If not, or if `site.query` is set, it is read from the same row as in `read`.
+
+        Returns:
+            Weights `[batch, heads]` that sum to 1, ordered by layer and head. None if the model has
+            no `pattern_norms`; all heads of the group then count equally.
+        """
+        norms_by_layer = self.pattern_norms
+        if norms_by_layer is None:
+            return None
+        norms = []
+        for head in self._list_heads(site):
+            head_norms = norms_by_layer[head.layer][:, head.head]
+            if all_rows and site.query is None:
+                is_effective = self.find_effective_queries(head.layer)
+                n_rows = is_effective.sum(-1).clamp_min(1)
+                norms.append((head_norms * is_effective).sum(-1) / n_rows)
+            else:
+                norms.append(self._average_read_rows(head_norms, head))
+        return normalise_head_weights(torch.stack(norms, dim=-1))
+
+    def _average_read_rows(self, row_values: Tensor, head: Site) -> Tensor:
+        """Average one value per query row over the rows from which the prediction is computed.
+
+        Args:
+            row_values: Values `[batch, queries]`.
+            head: A single head, whose layer determines the rows.
+
+        Returns:
+            Means `[batch]`.
+        """
+        # `select_row` is linear. A row with the same value at every key becomes a row whose sum is
+        # this value times the sum that a row of ones gets.
+        shape = self.attention[head.layer][:, 0].shape
+        repeated_values = row_values.unsqueeze(-1).expand(shape)
+        total = self.model.select_row(self, repeated_values, head).sum(-1)
+        ones = torch.ones_like(row_values).unsqueeze(-1).expand(shape)
+        n_selected = self.model.select_row(self, ones, head).sum(-1)
+        return total / n_selected.where(n_selected > 0, 1)
 
     def edit_attention(self, site: Site, edit: SiteEdit) -> dict[int, Tensor]:
         """Create edited attention for a site's heads, as input for `AttentionModel.replay`.

@@ -46,7 +46,7 @@ def audit(
 ) -> "Report":
     """Run faithfulness tests on a model's attention, and summarise them in a report.
 
-    Every test runs on every text, for single heads, layers and the mean over all heads.
+    Every test runs on every text, for single heads, layers and all heads together.
 
     Args:
         model: The model: a folder, a Hub id, ``org/name@revision``, a

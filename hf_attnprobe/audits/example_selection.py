@@ -16,7 +16,7 @@ import pandas as pd
 from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import AuditRunner
-from hf_attnprobe.audits.text_scores import Explainer
+from hf_attnprobe.audits.text_scores import Explainer, describe_head_mean
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.inference.encoding import ImageReader, Text
@@ -363,11 +363,11 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
     if n_heads == 1:
         return ""
     if site.layer == HEAD_SET:
-        return f"the mean of the heads of set {site.head}"
+        return describe_head_mean(model, f"the heads of set {site.head}")
     if site.layer == ALL:
-        return f"the mean of all {n_heads} heads"
+        return describe_head_mean(model, f"all {n_heads} heads")
     if site.head == ALL:
-        return f"the mean of the heads of layer {site.layer}"
+        return describe_head_mean(model, f"the heads of layer {site.layer}")
     is_strongest = len(rows.build_head_frame("zero_tvd"))
     reason = " with the largest output change" if is_strongest else ""
     return f"the head{reason}: layer {site.layer}, head {site.head}"

@@ -39,7 +39,7 @@ class AuditOptions(Options):
         metavar="HEAD",
     )
     groups: bool = option(
-        True, "also test each layer and all heads together, as the mean of their heads", basic=False
+        True, "also test each layer and all heads together, as a mean of their heads", basic=False
     )
     single_heads: bool = option(True, "test every head by itself")
     head_sets: Sequence[str] | None = option(
@@ -73,7 +73,10 @@ class AuditOptions(Options):
         metavar="TIME",
     )
     prune: bool = option(
-        True, "measure how accuracy falls as more and more heads are removed", basic=False
+        True,
+        "measure how accuracy falls as more and more heads are removed, and find pairs of heads that "
+        "depend on each other",
+        basic=False,
     )
     thresholds: Sequence[str] = option(
         (),

@@ -252,6 +252,7 @@ def build_report(
         provenance=provenance,
         examples=select_example_texts(audited_model, runner, rows, audit.examples, options),
         prune=runner.compute_prune_curve(rows) if options.prune else None,
+        head_pairs=runner.compute_head_pairs(rows) if options.prune else None,
         notes=[
             *_list_notes(runner, provenance, options.predicts),
             *list_training_overlap_notes(audited_model.name, provenance),
@@ -416,7 +417,7 @@ def build_provenance(
 def _describe_model_attention(
     runner: AuditRunner, groups: Sequence[Site], first_token: str | None
 ) -> str:
-    """Describe the model's overall attention, such as "mean of 72 heads from [CLS]".
+    """Describe the model's overall attention, such as "weighted mean of 72 heads from [CLS]".
 
     Args:
         runner: The test runner. A classifier runs once more on the first text.
@@ -444,7 +445,8 @@ def _describe_model_attention(
     if source == FIRST_TOKEN and first_token:
         source = first_token
     suffix = f" from {source}" if source else ""
-    return f"mean of {n_heads} heads{suffix}"
+    mean = "weighted mean" if adapter.weighs_heads else "mean"
+    return f"{mean} of {n_heads} heads{suffix}"
 
 
 # --- Estimated duration --------------------------------------------------------------------

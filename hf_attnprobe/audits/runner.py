@@ -29,7 +29,9 @@ from hf_attnprobe.core.hardware import PeakMemory, release_free_pages, run_with_
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.faithfulness.head_ablation import (
     PruneCurve,
+    measure_pair_effects,
     measure_prune_curve,
+    select_heads_for_pairs,
     sort_sites_by_effect,
 )
 from hf_attnprobe.faithfulness.registry import load_tests
@@ -44,7 +46,9 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
+from hf_attnprobe.statistics.head_pairs import HeadPairs, find_head_pairs
 from hf_attnprobe.statistics.rows import IDENTITY_STATISTIC, PREDICTION_TEST, Rows, Texts
+from hf_attnprobe.statistics.sampling import draw_sample
 from hf_attnprobe.storage.rows import (
     NO_SITE,
     FinishedIds,
@@ -62,6 +66,10 @@ SAVE_INTERVAL_SECONDS = 20.0
 """Interval, in seconds, at which finished rows are saved while a batch is still running."""
 N_PRUNING_STEPS = 12
 """Number of steps in the pruning curve. The last step removes all heads."""
+N_PAIRED_HEADS = 8
+"""Number of heads that are ablated in pairs. There are 28 pairs of 8 heads."""
+N_PAIR_TEXTS = 64
+"""Maximum number of texts on which pairs of heads are ablated."""
 MAX_CHECKS_WITHOUT_BATCHES = 2
 """Maximum number of saved predictions to check for a model that reads one text at a time.
 
@@ -424,6 +432,32 @@ class AuditRunner:
         steps = range(N_PRUNING_STEPS + 1)
         n_removed = sorted({round(step * min(n_heads) / N_PRUNING_STEPS) for step in steps})
         return measure_prune_curve(adapter, halves, n_removed=n_removed)
+
+    def compute_head_pairs(self, rows: Rows) -> HeadPairs | None:
+        """Find heads that only work together, or that replace each other.
+
+        The strongest heads are ablated in pairs, on a sample of the texts.
+
+        Args:
+            rows: The audit's rows.
+
+        Returns:
+            The pairs; None if the effects of single heads were not measured, or if the model cannot
+            ablate several heads together.
+        """
+        effects = rows.build_head_frame("zero_tvd").mean().dropna()
+        adapter = self.adapter
+        if len(effects) < 2 or adapter.lacks(MaskedReplay):
+            return None
+        ids = [text.example_id for text in self.texts]
+        sample = draw_sample(range(len(ids)), ids, N_PAIR_TEXTS)
+        texts = [self.texts[index] for index in sample]
+        heads = select_heads_for_pairs(
+            adapter, self._collate_batches(texts), effects.to_dict(), N_PAIRED_HEADS
+        )
+        single, without_other = measure_pair_effects(adapter, self._collate_batches(texts), heads)
+        layer_heads = [(site.layer, site.head) for site in heads]
+        return find_head_pairs(layer_heads, single.numpy(), without_other.numpy())
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
         """Yield batches of texts for the pruning curve, each within the memory budget.

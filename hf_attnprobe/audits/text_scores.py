@@ -575,7 +575,7 @@ def _convert_to_floats(values: Tensor) -> tuple[float, ...]:
 
 
 def choose_model_attention(model: AttentionModelBase) -> tuple[Site, str]:
-    """Choose the attention that represents a model: its only head, or the mean over all heads.
+    """Choose the attention that represents a model: its only head, or the mean of all heads.
 
     Args:
         model: The model.
@@ -586,4 +586,18 @@ def choose_model_attention(model: AttentionModelBase) -> tuple[Site, str]:
     sites = model.sites()
     if len(sites) == 1:
         return sites[0], ""
-    return Site(ALL, ALL), f"the mean of all {len(sites)} heads"
+    return Site(ALL, ALL), describe_head_mean(model, f"all {len(sites)} heads")
+
+
+def describe_head_mean(model: AttentionModelBase, heads: str) -> str:
+    """Describe the attention map of a group of heads.
+
+    Args:
+        model: The model.
+        heads: Name of the heads, such as "all 72 heads".
+
+    Returns:
+        A description such as "the mean of all 72 heads, weighted by what they write".
+    """
+    weighting = ", weighted by what they write" if model.weighs_heads else ""
+    return f"the mean of {heads}{weighting}"

@@ -24,11 +24,12 @@ Interpretation
     all three are lower bounds for a head's contribution.
 
 The module also measures accuracy against the number of heads that are ablated together, see
-:func:`measure_prune_curve`.
+:func:`measure_prune_curve`, and the effects of pairs of heads, see :func:`measure_pair_effects`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.intervention import create_random_generator
 from hf_attnprobe.protocol import (
+    ALL,
     AttentionModelBase,
     Batch,
     HeadOutputs,
@@ -362,3 +364,90 @@ def predict_without_heads(
     if not head_masks:
         return observation.probs.expand(len(removed_heads), -1, -1)
     return model.require(MaskedReplay).replay_masked(observation, head_masks)
+
+
+# --- Ablation of heads in pairs ------------------------------------------------------------------
+
+
+def select_heads_for_pairs(
+    model: AttentionModelBase,
+    batches: Iterable[Batch],
+    effects: Mapping[tuple[int, int], float],
+    n_heads: int,
+) -> list[Site]:
+    """Select the heads that are ablated in pairs.
+
+    Half of them are the heads with the largest effects. Heads that can replace each other have no
+    effect alone, so the other half are the heads whose attention patterns write most, see
+    :meth:`~hf_attnprobe.protocol.Observation.compute_head_weights`.
+
+    Args:
+        model: Model whose heads are selected.
+        batches: Texts from which the written amounts are computed.
+        effects: Effect of each (layer, head).
+        n_heads: Number of heads to select.
+
+    Returns:
+        Heads in order of layer and head.
+    """
+    by_effect = sort_sites_by_effect(effects)[::-1]
+    by_weight = [site for site in _sort_sites_by_weight(model, batches) if site[:2] in effects]
+    selected = set(by_effect[: n_heads // 2 if by_weight else n_heads])
+    for site in [*by_weight, *by_effect]:
+        if len(selected) < n_heads:
+            selected.add(site)
+    return sorted(selected)
+
+
+@torch.no_grad()
+def _sort_sites_by_weight(model: AttentionModelBase, batches: Iterable[Batch]) -> list[Site]:
+    """Sort all heads by their mean weight over texts, largest first; empty without weights."""
+    weights = []
+    for batch in batches:
+        batch_weights = model.observe(batch).compute_head_weights(Site(ALL, ALL), all_rows=True)
+        if batch_weights is None:
+            return []
+        weights.append(batch_weights)
+    order = torch.cat(weights).mean(0).argsort(descending=True)
+    sites = sorted(model.sites())
+    return [sites[index] for index in order.tolist()]
+
+
+@torch.no_grad()
+def measure_pair_effects(
+    model: AttentionModelBase, batches: Iterable[Batch], heads: Sequence[Site]
+) -> tuple[Tensor, Tensor]:
+    """Measure the effect of zeroing each head, in the whole model and without each other head.
+
+    The effect is the output change (total variation distance) at the standard temperature.
+
+    Args:
+        model: Model whose heads are zeroed.
+        batches: Texts.
+        heads: Heads to be zeroed, at least two.
+
+    Returns:
+        Two tensors, float64 on the CPU:
+
+        - Effects ``[texts, heads]`` of zeroing head i.
+        - Effects ``[texts, heads, heads]`` of zeroing head i in the model without head j. NaN if i
+          and j are the same head.
+    """
+    pairs = list(combinations(range(len(heads)), 2))
+    removed_heads = [[head] for head in heads]
+    removed_heads += [[heads[i], heads[j]] for i, j in pairs]
+    effects, effects_without_other = [], []
+    for batch in batches:
+        observation = model.observe(batch)
+        probs = predict_without_heads(model, observation, removed_heads)
+        probs = observation.apply_standard_temperature(probs)
+        before = observation.apply_standard_temperature(observation.probs)
+        probs_without_one = probs[: len(heads)]
+        effects.append(tvd(probs_without_one, before).T.double().cpu())
+        shape = len(before), len(heads), len(heads)
+        conditional = torch.full(shape, torch.nan, dtype=torch.float64)
+        for (i, j), probs_without_both in zip(pairs, probs[len(heads) :], strict=True):
+            conditional[:, i, j] = tvd(probs_without_both, probs_without_one[j]).double().cpu()
+            conditional[:, j, i] = tvd(probs_without_both, probs_without_one[i]).double().cpu()
+        effects_without_other.append(conditional)
+    return torch.cat(effects), torch.cat(effects_without_other)

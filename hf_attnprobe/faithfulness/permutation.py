@@ -19,8 +19,8 @@ Exact statistics
     them flips the decision, and the logit's mean and variance over all of them.
 
 Groups
-    All heads in a layer or in the model are shuffled at once. The heads in a layer share the
-    shuffle that each of them gets as a single head. Each layer has its own shuffle.
+    All heads in a layer or in the model are shuffled at once. Each head has its own shuffle: if two
+    heads cancel each other, then a shared shuffle would not change their sum.
 
 Interpretation
     0: the assignment of weights to tokens does not matter. 1: it determines the output.
@@ -207,19 +207,22 @@ def _shuffle_layer(
     Returns:
         Copies ``[copies, batch, heads, queries, keys]``.
     """
+    n_heads = attention.shape[1]
     layers = list(observation.model.get_heads_by_layer(site))
-    if len(layers) == 1:
+    if n_heads == 1 and len(layers) == 1:
         # The observation caches the shuffles, because other heads of the layer use them too.
-        order = observation.draw_permutations(layer, len(copies), seed)
-    else:
-        order = draw_permutations(
-            observation.model.get_visible_keys(observation, layer),
-            len(copies),
-            seed=seed + (layers.index(layer) << 32),
-            example_ids=observation.batch.example_ids,
-            first=copies.start,
-        )
-    return permute(attention, order.unsqueeze(2))
+        order = observation.draw_permutations(layer, len(copies), seed).unsqueeze(2)
+        return permute(attention, order)
+    visible = observation.model.get_visible_keys(observation, layer)
+    # All rows of all heads are drawn at once, as if they were the rows of a single head.
+    order = draw_permutations(
+        visible.repeat(1, n_heads, 1),
+        len(copies),
+        seed=seed + (layers.index(layer) << 32),
+        example_ids=observation.batch.example_ids,
+        first=copies.start,
+    )
+    return permute(attention, order.unflatten(2, (n_heads, -1)))
 
 
 def _compute_median(changes: Tensor) -> Tensor:

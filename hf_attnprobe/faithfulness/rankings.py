@@ -2,7 +2,8 @@
 
 Every ranking has a name, which is also used in stored rows:
 
-- ``attention``: attention at the site.
+- ``attention``: attention at the site. In a head group, heads count in proportion to what they
+  write, see :meth:`~hf_attnprobe.protocol.Observation.compute_head_weights`.
 - ``gradient``: signed gradient of the explained class's probability p with respect to the
   attention. ``product``: attention × this gradient (Serrano & Smith 2019, Section 4).
 - ``effective_attention``, ``norm_based``: a single Transformer head's attention, corrected for its
@@ -379,14 +380,19 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
     Returns:
         Values ``[batch, keys]`` by map name. The maps depend on the head group:
 
-        - A layer has every map in :data:`LAYER_MAPS` that the model supports.
-        - The whole model has the mean over all heads, the mean over the last layer, and attention
-          rollout.
-        - Any other set of heads only has the mean over its heads.
+        - Every group has ``attention``, in which heads count in proportion to what they write, if
+          the model provides what heads write.
+        - A layer also has every map in :data:`LAYER_MAPS` that the model supports.
+        - The whole model also has the mean over all heads, the mean over the last layer, and
+          attention rollout.
+        - Any other set of heads also has the mean over its heads.
     """
+    maps = {}
+    if observation.pattern_norms is not None:
+        maps["attention"] = observation.read(site)
     if site.layer >= 0:
-        return _read_layer_maps(observation, site)
-    maps = {"mean_attention": observation.read(site)}
+        return maps | _read_layer_maps(observation, site)
+    maps["mean_attention"] = _average_heads(observation, site)
     if site.layer == ALL:
         last_layer = Site(max(observation.model.get_heads_by_layer(site)), ALL, site.query)
         last_layer_maps = _read_layer_maps(observation, last_layer)
@@ -394,6 +400,16 @@ def read_group_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
         if "rollout" in last_layer_maps:
             maps["rollout"] = last_layer_maps["rollout"]
     return maps
+
+
+def _average_heads(observation: Observation, site: Site) -> Tensor:
+    """Return the plain mean of the heads' attention in the prediction's query row."""
+    rows = [
+        observation.read(site._replace(layer=layer, head=head))
+        for layer, heads in observation.model.get_heads_by_layer(site).items()
+        for head in heads
+    ]
+    return torch.stack(rows).mean(0)
 
 
 def _read_layer_maps(observation: Observation, site: Site) -> dict[str, Tensor]:
@@ -552,7 +568,8 @@ def compute_site_attention(observation: Observation, site: Site) -> Tensor:
     """Return the attention to each key, averaged over heads and over effective query rows.
 
     Effective query rows are rows that can influence the output. The result is therefore the
-    attention that disappears when a key is erased.
+    attention that disappears when a key is erased. Heads count in proportion to what they write,
+    see :meth:`~hf_attnprobe.protocol.Observation.compute_head_weights`.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -561,19 +578,38 @@ def compute_site_attention(observation: Observation, site: Site) -> Tensor:
     Returns:
         Attention ``[batch, keys]``.
     """
+    return observation.remember(
+        ("attention_of", site), lambda: _average_effective_rows(observation, site)
+    )
 
-    def compute() -> Tensor:
-        heads_by_layer = observation.model.get_heads_by_layer(site)
-        total = _sum_head_maps(observation, site, "attention", "reaching")
-        return total / sum(map(len, heads_by_layer.values()))
 
-    return observation.remember(("attention_of", site), compute)
+def _average_effective_rows(observation: Observation, site: Site) -> Tensor:
+    """Average a site's attention over its heads and over all rows that can change the output."""
+    heads_by_layer = observation.model.get_heads_by_layer(site)
+    n_heads = sum(map(len, heads_by_layer.values()))
+    weights = observation.compute_head_weights(site, all_rows=True) if n_heads > 1 else None
+    if weights is None:
+        weights = torch.full_like(observation.batch.mask, 1 / n_heads, dtype=torch.float64)
+        weights = weights[:, :1].expand(-1, n_heads)
+    total: Tensor | float = 0.0
+    n_used = 0
+    for layer, heads in heads_by_layer.items():
+        attention = observation.attention[layer][:, heads]
+        layer_weights = weights[:, n_used : n_used + len(heads)].to(attention.dtype)
+        n_used += len(heads)
+        layer_map = (attention * layer_weights[..., None, None]).sum(1)
+        first_head = Site(layer, heads[0], site.query)
+        total = total + _reduce_to_row(observation, layer_map, first_head, "reaching")
+    return torch.as_tensor(total)
 
 
 def _compute_site_importance(
     observation: Observation, site: Site, name: str, rows: QueryRows
 ) -> Tensor:
     """Return the values ``[batch, keys]`` for a ranking that depends on the site."""
+    if name == "attention":
+        is_read = rows == "read" or site.query is not None
+        return observation.read(site) if is_read else compute_site_attention(observation, site)
     if name in PER_LAYER_MAPS:
         return _sum_head_maps(observation, site, name, rows)
     if name in HEAD_MAPS:
@@ -588,16 +624,14 @@ def _compute_site_importance(
 def _sum_head_maps(observation: Observation, site: Site, name: str, rows: QueryRows) -> Tensor:
     """Sum a map over the heads in a site, ``[batch, keys]``.
 
-    Attention is averaged over the query rows. Gradients and products of attention and gradient are
-    summed over the rows, because the sum predicts (to first order) the effect of erasing a key in
-    all rows.
+    The values are also summed over the query rows, because the sum predicts (to first order) the
+    effect of erasing a key in all rows.
     """
     total: Tensor | float = 0.0
-    is_summed = name != "attention"
     for layer, heads in observation.model.get_heads_by_layer(site).items():
         values = PER_LAYER_MAPS[name](observation, layer)[:, heads].sum(1)
         first_head = Site(layer, heads[0], site.query)
-        total = total + _reduce_to_row(observation, values, first_head, rows, is_summed=is_summed)
+        total = total + _reduce_to_row(observation, values, first_head, rows, is_summed=True)
     return torch.as_tensor(total)
 
 
@@ -627,11 +661,6 @@ def _reduce_to_row(
     return observation.model.select_row(observation, row, single_row_site)
 
 
-def _get_attention(observation: Observation, layer: int) -> Tensor:
-    """Return a layer's attention."""
-    return observation.attention[layer]
-
-
 def _get_attention_gradient(observation: Observation, layer: int) -> Tensor:
     """Return the gradient with respect to a layer's attention."""
     return observation.attention_gradient[layer]
@@ -643,7 +672,6 @@ def _multiply_by_gradient(observation: Observation, layer: int) -> Tensor:
 
 
 PER_LAYER_MAPS: dict[str, Callable[[Observation, int], Tensor]] = {
-    "attention": _get_attention,
     "gradient": _get_attention_gradient,
     "product": _multiply_by_gradient,
 }

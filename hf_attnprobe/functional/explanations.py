@@ -161,6 +161,60 @@ def norm_based_layer_attention(attention: Tensor, values: Tensor, projection: Te
     return squared_norms.clamp_min(0).sqrt()
 
 
+def compute_pattern_norms(
+    attention: Tensor, values: Tensor, projection: Tensor, explained: Tensor
+) -> Tensor:
+    """Compute how much each head writes because of its attention pattern.
+
+    This is the norm of the change of a head's output if its attention to the explained tokens is
+    shared evenly among them: ‖Σ_j (α_ij − ᾱ_i) f(x_j)‖. The sum runs over the explained tokens j,
+    ᾱ_i is the mean of their weights, and f(x) = (x W_V + b_V) W_O is the transformed value vector.
+    It is 0 for a head that writes nothing, that writes a constant, or whose attention is even.
+
+    Args:
+        attention: attention weights α, [batch, heads, queries, keys].
+        values: value vectors x W_V + b_V, [batch, heads, keys, width].
+        projection: slice of W_O for each head, [heads, width, hidden].
+        explained: explained tokens to which a query may attend, bool [batch, queries, keys].
+
+    Returns:
+        Norms, float64 [batch, heads, queries], at least 0.
+
+    >>> sharp = torch.tensor([[[[1.0, 0.0]]]])
+    >>> values = torch.tensor([[[[3.0], [1.0]]]])
+    >>> explained = torch.tensor([[[True, True]]])
+    >>> compute_pattern_norms(sharp, values, torch.eye(1)[None], explained).item()
+    1.0
+    """
+    mask = explained.unsqueeze(1)
+    weights = attention.masked_fill(~mask, 0)
+    mean_weight = weights.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp_min(1)
+    deviations = (weights - mean_weight).masked_fill(~mask, 0)
+    # Equal values are subtracted, so that heads which write a constant get exactly 0.
+    values = values.to(deviations.dtype)
+    pattern_outputs = (deviations @ (values - values[:, :, :1])).double()
+    slices = projection.double()
+    # The squared norm of o W_O is o (W_O W_Oᵀ) oᵀ, which avoids storing vectors of the model's width.
+    gram = slices @ slices.transpose(-2, -1)
+    squared_norms = ((pattern_outputs @ gram) * pattern_outputs).sum(-1)
+    return squared_norms.clamp_min(0).sqrt()
+
+
+def normalise_head_weights(norms: Tensor) -> Tensor:
+    """Convert the norms of what heads write into weights that sum to 1 in each text.
+
+    Args:
+        norms: norms for all heads of a group, float [batch, heads], at least 0.
+
+    Returns:
+        Weights in proportion to the norms, [batch, heads]. All heads have the same weight in a text
+        in which no head writes anything.
+    """
+    total = norms.sum(-1, keepdim=True)
+    weights = norms / total.where(total > 0, 1)
+    return weights.where(total > 0, 1 / norms.shape[-1])
+
+
 def cosine_distance(original: Tensor, changed: Tensor) -> Tensor:
     """Compute the cosine distance 1 − cos(a, b) between vectors a and b.
 

@@ -44,6 +44,7 @@ from hf_attnprobe.reports.head_tables import (
     build_head_table,
     build_parts_section,
     build_prune_table,
+    describe_head_pairs,
     describe_important_heads,
     format_prune_title,
     has_several_heads,
@@ -523,6 +524,7 @@ def build_heads_section(report: AuditResult) -> Section | None:
         "Which heads matter",
         [
             Strong(summary) if summary else None,
+            describe_head_pairs(report.head_pairs),
             *build_head_maps(report.head_evaluations, report.rules),
             Collapsible(
                 "All numbers of heads and groups of heads",

@@ -19,6 +19,7 @@ from hf_attnprobe.statistics.estimates import (
     compute_share_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Rule
+from hf_attnprobe.statistics.head_pairs import HeadPair, HeadPairs
 from hf_attnprobe.statistics.heads import (
     ALL_ATTENTION_SITE,
     ALL_HEADS_INDEX,
@@ -221,6 +222,45 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
     if n_heads <= n_tested:
         return ""
     return f" Only {n_tested} of {n_heads} heads were tested one by one."
+
+
+UNSEEN_PAIRS_NOTE = (
+    "Heads were only removed one by one, so this section cannot show whether two heads replace each "
+    "other, or only work together. A head without an effect may therefore still be important."
+)
+"""Caution for reports without an ablation of heads in pairs."""
+
+
+def describe_head_pairs(pairs: HeadPairs | None) -> str:
+    """Describe the pairs of heads that only work together, or that replace each other.
+
+    Args:
+        pairs: result of removing heads in pairs; None if it was not measured.
+
+    Returns:
+        Sentences; a caution if pairs were not measured on enough texts.
+    """
+    if pairs is None or pairs.n_texts < MIN_TEXTS:
+        return UNSEEN_PAIRS_NOTE
+    tested = (
+        f"{len(pairs.heads)} heads were also set to zero in pairs, on {pairs.n_texts} texts: those "
+        "with the largest effects, and those that write most"
+    )
+    if not pairs.pairs:
+        return f"{tested}. No pair certainly works only together, or replaces each other."
+    return f"{tested}. {' '.join(_describe_pair(pair) for pair in pairs.pairs)}"
+
+
+def _describe_pair(pair: HeadPair) -> str:
+    """Return a sentence about two heads whose effects depend on each other."""
+    names = f"{format_head_in_words(pair.first)} and {format_head_in_words(pair.second)}"
+    alone = " and ".join(f"{effect:.2f}" for effect in pair.effects)
+    without_other = " and ".join(f"{effect:.2f}" for effect in pair.effects_without_other)
+    relation = "replace each other" if pair.relation == "substitutes" else "only work together"
+    return (
+        f"{names[0].upper()}{names[1:]} {relation}: setting one of them to zero changes the output "
+        f"by {alone}, and by {without_other} if the other one is already zero."
+    )
 
 
 # --- maps: layers as rows and heads as columns --------------------------------------------
@@ -478,7 +518,9 @@ MAX_LISTED_HEADS = 40
 def build_head_table(report: "AuditResult") -> Table:
     """Build the table of heads and groups of heads, with all their numbers.
 
-    Groups come first, then certainly faithful heads, then the other heads by effect.
+    Groups come first, then certainly faithful heads, then the other heads. Within both kinds of
+    heads, the heads with the largest effects come first: the effects of ablation if they were
+    measured, otherwise those of shuffling.
 
     Args:
         report: the audit's result.
@@ -491,7 +533,8 @@ def build_head_table(report: "AuditResult") -> Table:
         role.replace("_", " "): index_by_site(report.statistics, role)
         for role in ATTENTION_PATTERNS
     }
-    zeroed = index_by_site(report.statistics, "zero_tvd")
+    ablated = index_by_site(report.statistics, "zero_tvd")
+    ablated |= index_by_site(report.statistics, "mean_tvd")
     all_columns: dict[str, Mapping[LayerHead, Cell]] = {
         **_build_evaluation_columns(report.head_evaluations),
         **_build_edit_columns(report),
@@ -501,7 +544,7 @@ def build_head_table(report: "AuditResult") -> Table:
     sites = {site for cells in columns.values() for site in cells}
     groups = sorted((site for site in sites if min(site) < 0), key=get_site_order)
     heads = sorted(site for site in sites if min(site) >= 0)
-    heads.sort(key=lambda site: _get_head_order(evaluations.get(site), zeroed.get(site)))
+    heads.sort(key=lambda site: _get_head_order(evaluations.get(site), ablated.get(site)))
     head_sets = report.provenance.get("head_sets") or []
     rows = []
     for site in [*groups, *heads[:MAX_LISTED_HEADS]]:
@@ -573,14 +616,19 @@ def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
-def _get_head_order(head: HeadEvaluation | None, zeroed: Statistic | None) -> tuple[bool, float]:
+def _get_head_order(
+    head: HeadEvaluation | None, ablated: Statistic | None
+) -> tuple[bool, bool, float]:
     """Return a sort key for heads.
 
     Certainly faithful heads come first. Within each of the two groups, large effects come first.
     """
+    is_other = head is None or not head.effect.n or not head.is_surely_faithful
+    if ablated is not None:
+        return is_other, False, -ablated.mean
     if head is not None and head.effect.n:
-        return not head.is_surely_faithful, -head.effect.value
-    return True, 0.0 if zeroed is None else -zeroed.mean
+        return is_other, True, -head.effect.value
+    return is_other, True, 0.0
 
 
 # --- removal of heads ---------------------------------------------------------------------

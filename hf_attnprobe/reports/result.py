@@ -23,6 +23,7 @@ from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.evidence import Evidence, build_evidence
 from hf_attnprobe.statistics.grades import Answer, Rule
+from hf_attnprobe.statistics.head_pairs import HeadPairs
 from hf_attnprobe.statistics.heads import HeadEvaluation, evaluate_heads
 from hf_attnprobe.statistics.rows import Rows, make_empty_rows
 from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, NO_ESTIMATE
@@ -54,6 +55,7 @@ class AuditResult:
         provenance: settings, versions and fingerprints.
         examples: example texts with token scores, stored in ``texts.json``.
         prune: accuracy after several heads are zero-ablated together; None if not measured.
+        head_pairs: heads that only work together or replace each other; None if not measured.
         comparisons: paired tests that compare rankings.
         findings: the answer to every question.
         contradictions: mathematically impossible values in the rows, which show a bug in this
@@ -72,6 +74,7 @@ class AuditResult:
     provenance: dict
     examples: tuple[HighlightedText, ...] = ()
     prune: PruneCurve | None = None
+    head_pairs: HeadPairs | None = None
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
     contradictions: tuple[str, ...] = ()
@@ -246,6 +249,7 @@ def convert_extras_to_json(report: AuditResult) -> dict:
     """
     return {
         "prune": convert_to_plain(report.prune),
+        "head_pairs": convert_to_plain(report.head_pairs),
         "example_ids": list(report.example_ids),
     }
 

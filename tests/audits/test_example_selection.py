@@ -15,6 +15,7 @@ from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.statistics.rows import Rows
 from tests.audits.test_any_head import DATA
 from tests.helpers import tiny_models
+from tests.helpers.written_by_hand import compute_amounts, weigh_heads
 from tests.reports.test_head_sentences import pair_tokenizer
 
 
@@ -172,7 +173,7 @@ def test_every_head_of_a_transformer_has_texts(berts, pairs):
         for text in report.examples:
             assert set(text.scores) == {"attention", "gradient", "leave_one_out"}
             assert {len(s) for s in text.scores.values()} == {len(text.tokens)}
-            assert text.attention_of == "the mean of all 4 heads"
+            assert text.attention_of == "the mean of all 4 heads, weighted by what they write"
             assert any(all(t.lower() in s for t in text.tokens) for s in strings)
             assert (text.probability is None) == (head == "number")
             assert text.predicted and text.label is not None
@@ -197,15 +198,17 @@ def test_one_head_of_many_is_named(berts, pairs):
 
 
 def test_attention_of_a_transformer_is_the_models_own(berts, pairs):
-    """The mean over layers and heads of the row of [CLS], summed over a word's pieces."""
+    """The weighted mean over heads of the row of [CLS], summed over a word's pieces."""
     row = DATA["labels"][0]
     model = berts("labels")
     model.set_attn_implementation("eager")
     encoded = pairs(row["text"], return_tensors="pt")
     with torch.no_grad():
         attention = model(**encoded, output_attentions=True).attentions
-    weights = torch.stack(attention).mean((0, 1, 2))[0]
     words = encoded.word_ids(0)
+    is_word = torch.tensor([[word is not None for word in words]])
+    head_weights = weigh_heads(compute_amounts(model, dict(encoded), is_word)[..., 0])
+    weights = (torch.stack(attention)[..., 0, :] * head_weights[..., None]).sum((0, 2))[0]
     expected = [0.0] * (1 + max(word for word in words if word is not None))
     for weight, word in zip(weights.tolist(), words, strict=True):
         if word is not None:

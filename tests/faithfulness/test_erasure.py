@@ -340,10 +340,13 @@ def count_removals_with_replays(
 
 
 def average_over_rows(observation, site):
-    """Attention to each word, averaged over the rows that can reach the output and over a group's heads."""
+    """Attention to each word, averaged over the rows that can reach the output and over a group's heads.
+
+    Heads of a group count by what their patterns write in these rows.
+    """
     if site.query is not None:
         return observation.read(site)
-    adapter, maps = observation.model, []
+    adapter, maps, amounts = observation.model, [], []
     for layer, heads in adapter.get_heads_by_layer(site).items():
         reaching = observation.find_effective_queries(layer).double()
         for head in heads:
@@ -354,7 +357,14 @@ def average_over_rows(observation, site):
             ]
             counted = torch.stack(by_query, 1) * reaching[..., None]
             maps.append(counted.sum(1) / reaching.sum(1, keepdim=True))
-    return sum(maps) / len(maps)
+            written = observation.pattern_norms[layer][:, head] * reaching
+            amounts.append(written.sum(1) / reaching.sum(1))
+    if len(maps) == 1:
+        return maps[0]
+    total = sum(amounts)
+    is_written = total > 0
+    shares = [torch.where(is_written, own / total, 1 / len(maps)) for own in amounts]
+    return sum(share[:, None] * own for share, own in zip(shares, maps, strict=True))
 
 
 SITES = [

@@ -19,6 +19,7 @@ from hf_attnprobe.protocol import ALL, HEAD_SET, Site
 from hf_attnprobe.storage.rows import collect_statistics
 from tests.faithfulness.test_input_erasure import ByHand
 from tests.helpers import tiny_models
+from tests.helpers.written_by_hand import compute_amounts, weigh_heads
 
 
 N_LAYERS, N_HEADS, WIDTH = 3, 4, 8
@@ -38,6 +39,12 @@ def make_model():
     return tiny_models.bert(
         layers=N_LAYERS, heads=N_HEADS, width=N_HEADS * WIDTH, intermediate_size=48
     ).double()
+
+
+def make_eager_model():
+    model = make_model()
+    model.set_attn_implementation("eager")
+    return model
 
 
 def inputs():
@@ -107,7 +114,7 @@ def test_an_edit_of_heads_is_a_model_with_other_weights(name, site, layers, head
 
 
 def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monkeypatch):
-    """Every row keeps its weights, every layer has its own order, a layer's heads share one."""
+    """Every row keeps its weights, and every head of every layer has its own order."""
     observation = observe()
     seen = []
     replay = observation.model.replay
@@ -131,7 +138,8 @@ def test_a_shuffle_of_all_attention_only_moves_weights_between_visible_keys(monk
         assert not (shuffled * hidden).any()
         same = (shuffled[..., :, None] == original[..., None, :]).double()
         orders[layer] = same.argmax(-1)[:, 0, :, :, :]  # a text without padding
-        assert torch.equal(orders[layer][:, 0], orders[layer][:, 1])
+        for head in range(1, N_HEADS):
+            assert not torch.equal(orders[layer][:, 0], orders[layer][:, head])
         assert len(set(map(str, orders[layer][:, 0].tolist()))) > 1
     assert not torch.equal(orders[0], orders[1]) and not torch.equal(orders[1], orders[2])
     outputs = torch.cat([replay(observation, part) for part in seen])
@@ -163,24 +171,35 @@ def test_a_query_alone_is_edited():
     assert not torch.allclose(every, one) and (one > 0).all()
 
 
+def weigh_by_hand(observation):
+    """The mean over all heads, weighted by what they write at [CLS] according to BERT's modules."""
+    given = inputs()
+    given.pop("special_tokens_mask")
+    model, content = make_eager_model(), observation.batch.content_mask
+    amounts = compute_amounts(model, given, content)[..., 0]  # [layers, batch, heads]
+    weights = weigh_heads(amounts)
+    rows = torch.stack(observation.attention)[:, :, :, 0]  # [layers, batch, heads, keys]
+    return (rows * weights[..., None]).sum((0, 2))
+
+
 def test_the_largest_attention_of_a_group_is_that_of_its_mean():
     observation = observe()
-    rows = torch.stack(observation.attention)[:, :, :, 0]  # [layers, batch, heads, keys]
     result = run(observation, EVERYWHERE, "permutation")["max_attention"]
-    assert torch.allclose(result, rows.mean((0, 2)).amax(-1), atol=1e-12)
+    assert torch.allclose(result, weigh_by_hand(observation).amax(-1), atol=1e-12)
 
 
 # --- erased inputs --------------------------------------------------------------------
 
 
 def test_erasure_in_the_order_of_aggregated_attention():
-    """The orders from plain means and rollout; the losses from the model run on shorter texts."""
+    """The orders from means and rollout; the losses from the model run on shorter texts."""
     model, observation = make_model(), observe()
     result = input_erasure(observation, EVERYWHERE, InputErasure())
-    names = {"mean_attention", "last_layer_attention", "rollout"}
+    names = {"attention", "mean_attention", "last_layer_attention", "rollout"}
     assert set(result.comprehensiveness) == names | set(TEXT_RANKINGS)
     maps = torch.stack(observation.attention).mean(2)  # [layers, batch, queries, keys]
     expected = {
+        "attention": weigh_by_hand(observation),
         "mean_attention": maps.mean(0)[:, 0],
         "last_layer_attention": maps[-1][:, 0],
         "rollout": rollout(list(maps))[:, 0],
@@ -200,9 +219,9 @@ def test_what_a_layer_and_a_set_rank():
     of_layer = input_erasure(observation, Site(1, ALL), InputErasure()).sufficiency
     assert of_layer.keys() >= {"mean_attention", "rollout", "layer_norm_based"}
     assert of_layer.keys() >= {"value_zeroing", "value_zeroing_rollout", "random"}
-    assert "attention" not in of_layer
+    assert "attention" in of_layer
     of_set = input_erasure(observation, Site(HEAD_SET, 1), InputErasure()).sufficiency
-    assert set(of_set) == {"mean_attention", *TEXT_RANKINGS}
+    assert set(of_set) == {"attention", "mean_attention", *TEXT_RANKINGS}
     lonely = input_erasure(observation, Site(HEAD_SET, 0), InputErasure()).sufficiency
     head = input_erasure(observation, Site(1, 2), InputErasure()).sufficiency
     assert torch.equal(lonely["mean_attention"], head["attention"])

@@ -253,6 +253,8 @@ def test_heads_read_the_other_values_with_the_weights_they_have(implementation, 
 def check_site(observation, site, result, hand, texts, words):
     """That interchange at a site is what passes of the attention that is written out say."""
     members = observation.model.get_heads_by_layer(site)
+    # Whether these weights are right is tested in `test_planted_heads`.
+    weights = observation.compute_head_weights(site)
     rows = slice(None) if site.query is None else slice(site.query, site.query + 1)
 
     def pieces(row, place):
@@ -262,7 +264,7 @@ def check_site(observation, site, result, hand, texts, words):
     for row, text in enumerate(texts):
         of_text = [p for p in range(1, len(text) - 1) if p != 3 or pieces(row, 2) == [2]]
         maps = [observation.attention[n][row, heads, 0] for n, heads in members.items()]
-        mean = torch.cat(maps).mean(0)  # from [CLS]
+        mean = weights[row] @ torch.cat(maps)  # from [CLS]
         tops.append(max(of_text, key=lambda p, m=mean, r=row: float(m[pieces(r, p)].sum())))
         places.append(of_text)
 

@@ -8,11 +8,16 @@ from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.head_tables import (
+    build_head_table,
     build_prune_table,
+    describe_head_pairs,
     format_prune_title,
     get_head_means,
     list_heads,
 )
+from hf_attnprobe.reports.report import assemble_report
+from hf_attnprobe.statistics.head_pairs import HeadPair, HeadPairs
+from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
 from tests.helpers.synthetic_rows import make_rows
 
@@ -63,3 +68,51 @@ def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
         format_prune_title(curve)
     )
     assert "crossed" not in format_prune_title(PruneCurve((0,), (1.0,), (1.0,)))
+
+
+# The order of heads
+
+
+def list_displayed_heads(*parts):
+    """Heads in the order of the report's table, for heads without faithfulness."""
+    rows = Rows.coerce(pd.concat(parts, ignore_index=True)[COLUMNS])
+    provenance = {"classes": ["a", "b"], "prediction": None}
+    facts = {"model": "model", "dataset": "data", "n": N, "seed": 0}
+    report = assemble_report(rows, provenance=provenance, **facts)
+    return [row[0] for row in build_head_table(report).rows]
+
+
+def test_heads_are_listed_by_the_effect_of_ablation():
+    shuffled = {(0, 0): exactly(0.3, 0.1), (0, 1): exactly(0.2, 0.1), (1, 0): exactly(0.1, 0.1)}
+    zeroed = {(0, 0): exactly(0.1, 0.1), (0, 1): exactly(0.3, 0.1), (1, 0): exactly(0.2, 0.1)}
+    replaced = {(0, 0): exactly(0.2, 0.1), (0, 1): exactly(0.1, 0.1), (1, 0): exactly(0.3, 0.1)}
+    effects = rows_of("permutation", "standard_tvd", shuffled)
+    assert list_displayed_heads(effects) == ["0.0", "0.1", "1.0"]
+    zeroing = rows_of("head_ablation", "zero_tvd", zeroed)
+    assert list_displayed_heads(effects, zeroing) == ["0.1", "1.0", "0.0"]
+    replacing = rows_of("head_ablation", "mean_tvd", replaced)
+    assert list_displayed_heads(effects, zeroing, replacing) == ["1.0", "0.0", "0.1"]
+
+
+# Pairs of heads
+
+
+def test_pairs_are_described_with_both_effects():
+    substitutes = HeadPair((1, 2), (2, 0), "substitutes", (0.01, 0.02), (0.43, 0.44))
+    together = HeadPair((0, 1), (2, 3), "together", (0.31, 0.32), (0.03, 0.04))
+    heads = ((0, 1), (1, 2), (2, 0), (2, 3))
+    text = describe_head_pairs(HeadPairs(heads, 50, (substitutes, together)))
+    assert "4 heads were also set to zero in pairs, on 50 texts" in text
+    assert (
+        "Layer 1 head 2 and layer 2 head 0 replace each other: setting one of them to zero changes "
+        "the output by 0.01 and 0.02, and by 0.43 and 0.44 if the other one is already zero."
+    ) in text
+    assert "Layer 0 head 1 and layer 2 head 3 only work together" in text
+    nothing = describe_head_pairs(HeadPairs(heads, 50, ()))
+    assert "No pair certainly works only together, or replaces each other." in nothing
+
+
+def test_unmeasured_pairs_are_said_to_be_unseen():
+    few_texts = HeadPairs(((0, 1), (1, 2)), 29, ())
+    for pairs in (None, few_texts):
+        assert "cannot show whether two heads replace each other" in describe_head_pairs(pairs)

@@ -10,6 +10,7 @@ from hf_attnprobe.reports.audit_document import describe_attention_site
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 from tests.helpers.page_reader import Reader
+from tests.helpers.written_by_hand import compute_amounts, weigh_heads
 from tests.reports.test_head_sentences import TEXTS, pair_tokenizer
 
 
@@ -24,20 +25,23 @@ def audited(model, texts, **options):
 
 
 def test_the_share_on_special_tokens_by_hand(bert):
-    """The mean over all heads of the row of [CLS], at [CLS] and [SEP]."""
+    """The weighted mean over all heads of the row of [CLS], at [CLS] and [SEP]."""
     report = audited(bert, TEXTS, single_heads=False)
     tokenizer, expected = pair_tokenizer(), []
     for text in TEXTS:
         given = tokenizer(text, return_tensors="pt")
         with torch.no_grad():
             maps = bert(**given, output_attentions=True).attentions
-        row = torch.stack(maps)[:, 0, :, 0].mean((0, 1))
+        is_word = torch.ones_like(given["input_ids"], dtype=torch.bool)
+        is_word[:, [0, -1]] = False
+        weights = weigh_heads(compute_amounts(bert, given, is_word)[..., 0])
+        row = (torch.stack(maps)[..., 0, :] * weights[..., None]).sum((0, 2))[0]
         expected.append(float(row[0] + row[-1]))
     found = report.to_pandas()[report.to_pandas().statistic == "special_attention"]
     found = found[(found.layer == -1) & (found["head"] == -1)]
     assert found.sort_values("example_id").value.tolist() == pytest.approx(expected, abs=1e-5)
     share = np.mean(expected)
-    line = f"mean of 4 heads from [CLS]; {share:.0%} of it is on special tokens"
+    line = f"weighted mean of 4 heads from [CLS]; {share:.0%} of it is on special tokens"
     assert describe_attention_site(report) == f"{line}, which are not displayed"
     assert f"{line}, which are not displayed" in " ".join(report.to_text(verbose=True).split())
     assert f"{line}, which are not displayed" in report.to_markdown()
