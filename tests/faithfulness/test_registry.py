@@ -160,7 +160,7 @@ def alone(monkeypatch):
 
 
 def test_built_in_tests_in_their_order():
-    first = "scale correlation permutation adversarial erasure input_erasure interchange"
+    first = "scale exchange correlation permutation adversarial erasure input_erasure"
     assert " ".join([*registry.load_tests()][:7]) == first
     for name, test in registry.load_tests().items():
         assert test.name == name == test.function.__name__
