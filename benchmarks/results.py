@@ -69,7 +69,8 @@ PAIRS = (
 )
 PRETRAINED = "--max-length 64 --epochs 2"
 ALL_HEADS = (
-    "--tests scale permutation --set permutation.n_permutations=10 --no-single-heads --no-prune "
+    "--tests scale exchange uniform_attention permutation --set permutation.n_permutations=10 "
+    "--no-single-heads --no-prune "
     "--test-limit 60"
 )
 CARDS = ("bilstm-sst", "cnn-sst", "mlp-sst", "none-sst", "bilstm-babi1", "minilm-sst")

@@ -53,7 +53,7 @@ def filled(page: str, folder: Path) -> str:
 def faithfulness(reports: dict[str, Report], models: Iterable[str]) -> list[str]:
     """Returns a row per model: faithfulness, its parts, effects, and the answer."""
     head = ["model", "texts", "accuracy", "faithfulness [95%]", *PARTS]
-    head += ["effect", "uniqueness", "interchange", "answer", "of two halves"]
+    head += ["path share", "effect", "uniqueness", "interchange", "answer", "of two halves"]
     return format_table(head, [_row(model, reports[model]) for model in models if model in reports])
 
 
@@ -68,6 +68,7 @@ def _row(model: str, report: Report) -> list[str]:
         format_number(accuracy, digits=2),
         f"**{format_interval(score.value, score.ci95, digits=2)}**",
         *(_said(by_rule.get(part)) for part in PARTS),
+        _said(by_rule.get("path_share")),
         _said(by_rule.get("effect")),
         _said(pinned) if pinned is not None and pinned.n else MISSING_NUMBER,
         _pair(*([_mean(report, f"follows@{place}")] for place in ("attention", "other"))),

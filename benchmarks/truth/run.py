@@ -58,7 +58,7 @@ def run_nuisances(folder: Path, seeds: Sequence[int], n_texts: int) -> None:
                 level: Any = level, p: float = p, name: str = name, seed: int = seed
             ) -> dict[str, Any]:
                 model, batch = NUISANCES[name].kind(p, level).draw(name, seed=seed, n_texts=n_texts)
-                said = measured(model, batch, seed=seed, n_texts=[n_texts], tests=OF_VERDICT)
+                said = measured(model, batch, seed=seed, n_texts=[n_texts])
                 about = {"nuisance": name, "level": level, "right": p, "seed": seed}
                 return about | {"said": said}
 

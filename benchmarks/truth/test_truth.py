@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
 from benchmarks.truth import coverage, field, run, thresholds, trained
-from benchmarks.truth.kinds import KINDS, MIXTURES, _is_right
+from benchmarks.truth.kinds import CONSTRUCTED, EVERY_KIND, KINDS, MISLEADING, MIXTURES, _is_right
 from benchmarks.truth.measure import rows_of
 from benchmarks.truth.model import Formula
 from benchmarks.truth.nuisances import NUISANCES
+from hf_attnprobe.faithfulness.uniform_attention import measure_path_share
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.calibration_table import describe_nearest_kinds, load_calibration_table
@@ -36,7 +37,7 @@ LOCKED = {"two keys together", "by default, 5%"}
 
 
 def drawn(name: str, n: int = N, **knobs):
-    kind = replace((KINDS | MIXTURES)[name], **knobs)
+    kind = replace(EVERY_KIND[name], **knobs)
     model, batch = kind.draw(name, seed=1, n_texts=n)
     return model, batch, model.observe(batch)
 
@@ -164,6 +165,38 @@ def test_the_attended_word_decides_where_the_truth_says_so(name):
     least = attention.masked_fill(~batch.mask, 2).argmin(-1)
     if truth == "yes":
         assert flipped(model, batch, observed, least) <= 0.05
+
+
+IDLE = {name for name, kind in MISLEADING.items() if kind.why == KINDS["ornament"].why}
+"""Misleading kinds in which any other attention would give nearly the same output."""
+SHARED = {"three votes", "five votes", "seven votes", "exact zeros, two keys"}
+"""Misleading kinds with truth yes in which one word of several is not enough."""
+
+
+@pytest.mark.parametrize("name", [k for k in MISLEADING if MISLEADING[k].truth != "partly"])
+def test_the_attended_word_of_misleading_kinds_decides_where_the_truth_says_so(name):
+    """What a word says is exchanged, so nothing is deleted and no place changes."""
+    model, batch, observed = drawn(name, 20 if MISLEADING[name].n_classes >= 100 else N)
+    top = observed.read(Site()).argmax(-1)
+    follows = flipped(model, batch, observed, top)
+    if name in IDLE:
+        shares = measure_path_share(observed, Site())
+        assert shares.mean() <= 0.06
+    elif MISLEADING[name].truth == "no":
+        assert follows <= 0.1
+    elif name not in SHARED:
+        assert follows >= 0.85
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.3, 0.6, 0.8])
+def test_the_path_share_is_the_share_of_the_logit_that_attention_carries(share):
+    """The margin with even weights, computed from the formula of the kind."""
+    name = f"{share:.0%} through attention"
+    knobs = {"value_noise": 0.0, "score_noise": 0.0, "lengths": (12, 12)}
+    _, _, observed = drawn(name, **knobs)
+    # Even weights leave 1/12 of what passes through attention instead of .85 of it.
+    expected = share * (1 - (1 / 12) / 0.85)
+    assert measure_path_share(observed, Site()).numpy() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ornament", "path of weight 0", "constant values"])
@@ -327,19 +360,19 @@ def without_identity(rows):
 
 def test_the_sheet_is_of_these_kinds_and_of_these_thresholds():
     data = json.loads((ROOT / "hf_attnprobe" / "statistics" / "calibration.json").read_text())
-    score, effect = RULES["faithfulness"], RULES["effect"]
-    graded = {"partly": score.partly, "yes": score.yes, "effect": effect.yes}
+    score, path_share = RULES["faithfulness"], RULES["path_share"]
+    graded = {"partly": score.partly, "yes": score.yes, "path_share": path_share.yes}
     assert data["thresholds"] == graded
     known = load_calibration_table()
     assert {k.name: (k.description, k.truth) for k in known.kinds} == {
-        name: (kind.says, kind.truth) for name, kind in (KINDS | MIXTURES).items()
+        name: (kind.says, kind.truth) for name, kind in EVERY_KIND.items()
     }
 
 
 def test_errors_are_those_of_the_answers_kind_by_kind():
     known = load_calibration_table()
     for errors in known.errors:
-        own = [k for k in known.kinds if k.truth == errors.truth and k.name in KINDS]
+        own = [k for k in known.kinds if k.truth == errors.truth and k.name in CONSTRUCTED]
         wrong = [k.name for k in own if set(k.answers) & set(thresholds.WRONG[errors.truth])]
         assert sorted(errors.wrong) == sorted(wrong) and errors.kinds == len(own)
         assert f"{len(wrong)} of {len(own)} kinds" in known.sentence
