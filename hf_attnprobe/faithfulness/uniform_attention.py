@@ -45,8 +45,8 @@ class UniformAttentionResult:
     Attributes:
         uniform_tvd: Output change in [0, 1]; for models that predict a number, in its unit.
         uniform_flip: 1 if the decision flips, else 0.
-        uniform_tvd_of: Output change for each part of the prediction. None if the parts have no
-            names.
+        uniform_tvd_of: Output change for each label or tag. None unless a prediction consists of
+            several labels or tags with names.
     """
 
     uniform_tvd: Tensor

@@ -24,9 +24,11 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
 STANDARD_MARGIN = 3.0
-"""Median margin of a model's predictions at the standard temperature, in nats. The margin is the
-difference between the two largest log-probabilities. With two classes, a margin of 3 means that the
-predicted class has a probability of .95."""
+"""Median margin that every model has after its logits are scaled, so that models can be compared.
+
+The margin of a prediction is the difference between the two largest log-probabilities (natural
+logarithm). With two classes, a margin of 3 means that the predicted class has a probability of .95.
+The temperature that gives a model this median margin is called the standard temperature."""
 
 
 def _safe_log(probs: Tensor) -> Tensor:
@@ -37,6 +39,9 @@ def _safe_log(probs: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Prediction:
     """Description of a prediction vector, [..., parts · outcomes].
+
+    For example, with the labels "joy" and "fear" there are two parts, one for each label. Each part
+    has the outcomes "no" and "yes". A classifier has one part, whose outcomes are the classes.
 
     Attributes:
         kind: "classes", "labels", "number", "tags", "span", "choice" or "words".
