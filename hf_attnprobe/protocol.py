@@ -994,7 +994,7 @@ class AttentionModelBase(AttentionModel):
         """
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute probabilities with the user's own model, without the adapter's hooks.
+        """Compute probabilities with the original model, without the adapter's hooks.
 
         An audit compares these probabilities with the adapter's probabilities. Adapters that
         override this method should call the model with `batch.tokenizer_output`, or with
@@ -1153,7 +1153,9 @@ class Observation:
         return torch.full_like(after[..., 0], torch.nan)
 
     def compute_change_by_part(self, after: Tensor) -> dict[str, Tensor] | None:
-        """Compute the output change for each part of the prediction, such as each label.
+        """Compute the output change for each label or tag, if a prediction consists of several.
+
+        These labels or tags are called the parts of the prediction.
 
         Args:
             after: Prediction vectors after an edit, `[..., batch, entries]`.

@@ -546,11 +546,12 @@ def _check_stack(observation: Observation) -> None:
 
 
 def _check_block_outputs(observation: Observation) -> None:
-    """Check the shape of the output of each block (attention layer) of a Transformer."""
+    """Check the shape of the output of each Transformer block."""
     model = observation.model.require(BlockOutputs)
     for layer in _list_layers(observation.model):
         n_texts, _, n_queries, n_keys = observation.attention[layer].shape
-        # Two copies whose attention is multiplied by 1, which changes nothing.
+        # The block is run twice. Both times the attention weights are multiplied by 1, so they do
+        # not change. The first axis of the output must therefore have length 2.
         factors = observation.probs.new_ones(2, n_texts, 1, 1, n_keys)
         output = model.compute_block_output(observation, layer, factors)
         shape = (2, n_texts, n_queries, output.shape[-1])

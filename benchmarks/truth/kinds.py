@@ -499,15 +499,19 @@ MISLEADING: dict[str, Kind] = {
         place="last",
     ),
     **{
-        f"pointer, {n} classes": _yes("a pointer with many classes", n_classes=n)
+        f"pointer, {n} classes": _yes("a pointer with many classes", n_classes=n, lengths=(9, 14))
         for n in (3, 10, 100, 400, 1000)
     },
     **{
-        f"decoy, {n} classes": _no("a decoy with many classes", DECOY, n_classes=n)
+        f"decoy, {n} classes": _no("a decoy with many classes", DECOY, n_classes=n, lengths=(9, 14))
         for n in (10, 100, 400)
     },
     "idle, 100 classes": _no(
-        "an ornament with many classes", why=IDLE, formula=Formula(shared=1.0), n_classes=100
+        "an ornament with many classes",
+        why=IDLE,
+        formula=Formula(shared=1.0),
+        n_classes=100,
+        lengths=(9, 14),
     ),
     **{
         f"{name} votes": _yes(

@@ -357,7 +357,7 @@ def _build_head_options(
     if options.rows != "behind":
         raise AttnProbeError(
             f"rows={options.rows!r} can be used only with a language model, but {loaded.name} is "
-            "another type of model. Leave it out."
+            "another type of model. Remove this option."
         )
     head_options: dict[str, Any] = {
         "threshold": options.threshold,

@@ -100,15 +100,16 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
     """
     if not versions:
         raise AttnProbeError(
-            "expected at least one version of the model, got none. Add another model, or a weight "
-            f"change ({', '.join(get_args(WeightChange))})."
+            "compare() needs at least one version to compare with the model, got none. A version is "
+            f"another model, or one of the names {', '.join(map(repr, get_args(WeightChange)))} for "
+            "the same model with changed weights."
         )
     if any(version is None for version in versions):
         raise AttnProbeError("expected models or names as versions, got None")
     if options.weights is not None:
         raise AttnProbeError(
-            f"weights={options.weights!r} cannot be used in compare(), because versions are compared "
-            "with the saved weights. Add this change to the versions instead."
+            f"compare() does not accept the option weights={options.weights!r}. To compare the model "
+            f"with its {options.weights} version, pass versions=[{options.weights!r}] instead."
         )
 
 

@@ -147,7 +147,7 @@ def compute_fingerprints(audited_model: AuditedModel) -> dict[str, str]:
 
 
 def get_user_model(audited_model: AuditedModel) -> Any:
-    """Return the user's own module, before any changes by the adapter."""
+    """Return the module of the original model, before any changes by the adapter."""
     adapter = audited_model.adapter
     return getattr(adapter, "user_model", adapter.model)
 

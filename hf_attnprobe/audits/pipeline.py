@@ -474,7 +474,11 @@ class AuditEstimate:
         return sum(self.seconds.values())
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the estimate to a dictionary that can be saved as JSON."""
+        """Convert the estimate to a dictionary that can be saved as JSON.
+
+        Two keys differ from the names of the attributes: "kept" is the folder in which the results
+        so far are kept, and "total" is the estimated number of seconds for all tests together.
+        """
         return {
             "n_texts": self.n_texts,
             "n_runs": self.n_runs,

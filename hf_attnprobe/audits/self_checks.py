@@ -1,6 +1,6 @@
-"""Checks that an audit computes the same predictions as the user's own model.
+"""Checks that an audit computes the same predictions as the original model.
 
-A recorded prediction must equal the prediction of the user's model for this text alone, without
+A recorded prediction must equal the prediction of the original model for this text alone, without
 adapter, batch or padding. The checks run before anything is written (*pre-flight checks*), before
 an audit is resumed, and at its end. They detect lost inputs, models whose predictions depend on
 padding or on other texts in the batch, and models that have changed since their rows were saved.
@@ -50,8 +50,8 @@ BATCH_DEPENDENCE_CAUSE = (
     "texts in the batch. Try --batch-size 1 with another --output-dir."
 )
 """Cause and remedy in the error message for a prediction that differs at the end of an audit."""
-N_PRECISION_TEXTS = 8
-"""Number of texts (the longest ones) on which half precision is compared with float32."""
+N_HALF_PRECISION_TEXTS = 8
+"""Number of texts on which half precision is compared with float32: the longest ones."""
 PRECISION_WARNING_THRESHOLD = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
@@ -63,7 +63,7 @@ PRECISION_ERROR_THRESHOLD = 0.1
 Differences are measured in probabilities, and in the output change from uniform attention.
 """
 N_PREFLIGHT_TEXTS = 4
-"""Number of texts (the longest ones) on which the model is checked before the audit starts."""
+"""Number of texts on which the model is checked before the audit starts: the longest ones."""
 TESTED_PADDINGS = (1, 4, 16)
 """Numbers of padding tokens that are added to a text, and must not change its prediction."""
 
@@ -104,7 +104,7 @@ def check_recorded_prediction(
 ) -> None:
     """Check that a recorded prediction equals the model's own prediction for the text alone.
 
-    Nothing is checked if the adapter cannot run the user's model without changes.
+    Nothing is checked if the adapter cannot run the original model (without hooks).
 
     Args:
         adapter: The audited model.
@@ -223,7 +223,7 @@ def compare_with_float32(
     """
     if make_float32_adapter is None:
         return {}
-    longest_texts = sort_by_length(texts)[-N_PRECISION_TEXTS:]
+    longest_texts = sort_by_length(texts)[-N_HALF_PRECISION_TEXTS:]
     float32_adapter = make_float32_adapter()
     probability_difference, change_difference = 0.0, 0.0
     for batch_texts in split_for_model(adapter, longest_texts):

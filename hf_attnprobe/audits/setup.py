@@ -582,7 +582,8 @@ def describe_audit_request(
     """
     has_answers = isinstance(data, Answers)
     default_options = {
-        name: test.get_default_options(answers=has_answers) for name, test in load_tests().items()
+        name: test.get_default_options(is_language_model=has_answers)
+        for name, test in load_tests().items()
     }
     request = collect_settings(
         model,

@@ -193,7 +193,8 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
     """
     if len(adapter.sites()) == 1:
         raise AttnProbeError(
-            "--head-sets needs a model with several heads, but this model has only one. Leave it out."
+            "--head-sets needs a model with several heads, but this model has only one. Remove "
+            "--head-sets."
         )
     head_sets: list[list[Site]] = []
     for name in names:
@@ -202,8 +203,8 @@ def parse_head_sets(adapter: AttentionModelBase, names: Sequence[str]) -> list[l
             continue
         if not adapter.shared_heads:
             raise AttnProbeError(
-                "--head-sets 'shared' needs heads that share their keys, but this model has none. "
-                "Remove 'shared'."
+                "--head-sets 'shared' selects heads that use the same keys (grouped-query "
+                "attention), but in this model every head has its own keys. Remove 'shared'."
             )
         head_sets += [list(members) for members in adapter.shared_heads]
     return head_sets
@@ -328,7 +329,7 @@ def add_suitable_tests(
         Options by test name.
     """
     return {
-        name: requested.get(name, test.get_default_options(answers=answers))
+        name: requested.get(name, test.get_default_options(is_language_model=answers))
         for name, test in load_tests().items()
         if name in requested or runs_by_default(test, n_sites, has_rationales, answers)
     }
@@ -394,7 +395,7 @@ def select_group_tests(
     if not groups:
         raise AttnProbeError(
             "--no-single-heads leaves nothing to test, because this audit has no groups of heads. "
-            "Leave it out."
+            "Remove this option."
         )
     group_tests = {name: options for name, options in tests.items() if load_tests()[name].groups}
     if not group_tests:

@@ -364,8 +364,8 @@ def _list_unit_tokens(
         unit_of_token = text.inputs["unit_ids"]
     elif batch.content_mask.shape[1] != text.n_tokens:
         raise AttnProbeError(
-            "scores cannot be assigned to tokens, because this model does not attend to the tokens "
-            "of a single text"
+            "scores for words or tokens cannot be used with this model, because its attention is "
+            "not over the tokens of the text"
         )
     elif "units" in batch.inputs:
         unit_of_token = batch.inputs["units"][0].tolist()

@@ -171,8 +171,8 @@ def locate_checkpoint(
         if separator:
             if revision not in (None, named_revision):
                 raise AttnProbeError(
-                    f"expected one revision for {name}, got {named_revision!r} and {revision!r}; "
-                    "leave one of them out"
+                    f"expected one revision for {name}, got {named_revision!r} and {revision!r}. "
+                    "Remove one of them."
                 )
             revision = named_revision
     return Origin(
@@ -216,7 +216,8 @@ def _choose_folder(folder: Path, subfolder: str | None) -> str:
     if subfolder is not None:
         if not (folder / subfolder).is_dir():
             raise AttnProbeError(
-                f"the subfolder {subfolder!r} does not exist in {folder}; correct it, or leave it out"
+                f"the subfolder {subfolder!r} does not exist in {folder}. Correct its name, or remove "
+                "this option."
             )
         folder = folder / subfolder
     if any((folder / name).exists() for name in CONFIG_FILES):

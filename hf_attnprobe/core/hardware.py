@@ -268,9 +268,9 @@ def _get_storage_id(tensor: torch.Tensor) -> int:
 LARGE_MATRIX_ENTRIES = 512 * 512
 """Weight matrices with at least this many entries are multiplied with several threads.
 
-For smaller matrices, one thread is faster. The product of a matrix of this size with 32 texts of 20
-tokens takes about ten milliseconds on one thread. On a busy machine, a thread can wait this long
-for a free core before every operation.
+The product of a matrix of this size with 32 texts of 20 tokens takes about ten milliseconds on one
+thread. For smaller matrices, several threads can save less than this. On a busy machine, they lose
+more, because they wait about ten milliseconds for a free core.
 """
 _INITIAL_N_THREADS = torch.get_num_threads()
 """Number of PyTorch threads when this module is imported.

@@ -104,10 +104,19 @@ class Options:
             check_maximum(field.metadata.get("at_most"), **{field.name: value})
 
 
-def public_function(function: F) -> F:
-    """Decorate a public function so that it checks its arguments and silences other libraries.
+def _describe_hint(hint: Any) -> str:
+    """Describe a type hint for an error message. A dataclass is described by its name."""
+    if dataclasses.is_dataclass(hint):
+        return getattr(hint, "__name__", "")
+    return describe_type(hint)
 
-    Type hints that are strings (for types that are imported later) are not checked.
+
+def public_function(function: F) -> F:
+    """Decorate a function of the public API. Users call it directly, so it needs two additions.
+
+    First, its arguments are checked against their type hints. Type hints that are strings (for
+    types that are imported later) are not checked. Second, other libraries are silenced while it
+    runs.
 
     Args:
         function: The function.
@@ -124,8 +133,7 @@ def public_function(function: F) -> F:
         for name, value in bound_arguments.items():
             hint = signature.parameters[name].annotation
             if not isinstance(hint, str) and not matches_type(value, hint):
-                is_class = dataclasses.is_dataclass(hint)
-                expected = getattr(hint, "__name__", "") if is_class else describe_type(hint)
+                expected = _describe_hint(hint)
                 raise AttnProbeError(
                     f"expected {expected} for {name} of {function.__name__}, got "
                     f"{format_short(value)}. See help({function.__name__})."

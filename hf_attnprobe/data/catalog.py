@@ -116,14 +116,22 @@ def list_datasets(*names: str) -> list[KnownDataset]:
 
 
 def _describe_dataset(dataset: str) -> KnownDataset:
-    """Describe one registered data set, given as ``name`` or ``name=folder``."""
+    """Describe a registered data set, one that this package knows by name.
+
+    Args:
+        dataset: Name such as ``"sst"``, or name and folder such as ``"sst=my-folder"``. The texts
+            are counted only if there is a folder.
+    """
     recipe = find_recipe(dataset)
+    # Only registered data sets have a card.
     if recipe.card is None:
         raise AttnProbeError(
             f"{dataset!r} is not a registered data set. Choose from {', '.join(RECIPES)}. Other "
             "folders and Hub ids need no registration: pass them with --dataset."
         )
-    n_texts_by_split = _count_texts(dataset) if "=" in dataset else {}
+    has_folder = "=" in dataset
+    n_texts_by_split = _count_texts(dataset) if has_folder else {}
+    # If a folder is given, the recipe contains it in place of the Hub id.
     location = recipe.hub_id if n_texts_by_split else _locate_dataset(recipe.hub_id)
     return KnownDataset(recipe.name, recipe.hub_id, location, recipe.card, n_texts_by_split)
 

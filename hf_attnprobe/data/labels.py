@@ -145,8 +145,8 @@ def read_labels(
     fractions = [value for value in present if value != int(value)]
     if fractions and names is not None:
         raise AttnProbeError(
-            f"column {column!r} must contain whole numbers for the {len(names)} classes, got "
-            f"{fractions[0]}. Choose another column with --label-column."
+            f"column {column!r} must contain whole numbers, because the model predicts "
+            f"{len(names)} classes, got {fractions[0]}. Choose another column with --label-column."
         )
     if fractions:
         floats = [math.nan if value is None else float(value) for value in values]

@@ -55,7 +55,7 @@ Python's default of 131,072 is too small for some texts.
 
 
 def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
-    """Find a data set's recipe, and replace its fields with the user's settings.
+    """Find a data set's recipe, and replace its fields with the given settings.
 
     A recipe describes how a data set is loaded, filtered and split. Data sets that are not
     registered have an empty recipe.

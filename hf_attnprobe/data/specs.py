@@ -423,14 +423,16 @@ def _read_passages(cell: Any, column: str, row: int) -> list[str]:
     passages = cell if isinstance(cell, list) else [cell]
     are_texts = all(isinstance(passage, str) and passage.strip() for passage in passages)
     if not passages or not are_texts:
-        raise _make_cell_error(column, row, cell, "a passage or a list of passages")
+        raise _make_invalid_cell_error(
+            column, row, cell, expected="a passage or a list of passages"
+        )
     return passages
 
 
 def _read_text(cell: Any, column: str, row: int) -> str:
     """Return the text in a cell, or raise AttnProbeError if the cell is blank or not a text."""
     if not isinstance(cell, str) or not cell.strip():
-        raise _make_cell_error(column, row, cell, "a text")
+        raise _make_invalid_cell_error(column, row, cell, expected="a text")
     return cell
 
 
@@ -445,7 +447,9 @@ def _read_turns(cell: Any, column: str, row: int) -> list[dict[str, Any]]:
             are_valid = False
         turns.append({"role": role, "content": content})
     if not are_valid:
-        raise _make_cell_error(column, row, cell, "a list of turns with 'role' and 'content'")
+        raise _make_invalid_cell_error(
+            column, row, cell, expected="a list of turns with 'role' and 'content'"
+        )
     return turns
 
 
@@ -471,8 +475,8 @@ _READER_BY_FIELD = {
 """Maps each field of an example to the function that reads a cell of its column."""
 
 
-def _make_cell_error(column: str, row: int, cell: Any, expected: str) -> AttnProbeError:
-    """Return the error for a cell without the expected content."""
+def _make_invalid_cell_error(column: str, row: int, cell: Any, *, expected: str) -> AttnProbeError:
+    """Return the error for a table cell that does not contain what its column must contain."""
     is_blank = cell in (None, "", []) or not str(cell).strip()
     content = "an empty cell" if is_blank else f"a cell of type {type(cell).__name__}"
     return AttnProbeError(

@@ -338,9 +338,11 @@ def _parse_vector_lines(path: Path) -> Iterator[tuple[int, str, list[str]]]:
                 continue
             dim = len(fields) - 1
         if len(fields) <= dim or dim < 1:
+            n_numbers = f"{dim} numbers" if dim else "its vector"
             raise AttnProbeError(
-                f"line {line_number} of {path} must contain a word and {dim or 'some'} numbers, but "
-                f"has {len(fields)} fields. Use a complete text file of word2vec, fastText or GloVe."
+                f"line {line_number} of {path} must contain a word and {n_numbers}, separated by "
+                f"spaces, but has {len(fields)} fields. Use a file with word vectors in text format "
+                "(word2vec, fastText or GloVe), and check that it was downloaded completely."
             )
         yield line_number, " ".join(fields[:-dim]), fields[-dim:]
     if dim is None:

@@ -465,17 +465,19 @@ class FarthestSearch:
                 best = candidates[best_copy, text].to(current.dtype)
                 self.attention[epsilon] = torch.where(is_farther[:, None, None], best, current)
 
-    def is_unconstrained(self, epsilon: float) -> bool:
-        """Return whether the limit ε excludes no attention, in any text of the batch.
+    def is_finished(self, epsilon: float) -> bool:
+        """Check whether the search is already finished, because nothing better can be found.
 
-        This is the case if the largest divergence within the limit equals the largest divergence
-        without a limit.
+        The search looks for attention that differs as much as possible from the original, while
+        the output changes by at most ε. It is finished if the difference found for each text is as
+        large as it could be if the output were allowed to change at will.
 
         Args:
-            epsilon: Allowed output change.
+            epsilon: Allowed output change ε.
         """
-        distance_to_largest = self.largest - self.jsd[epsilon]
-        return bool((distance_to_largest <= JSD_ROUNDING).all())
+        upper_bound = self.largest
+        best_found = self.jsd[epsilon]
+        return bool((upper_bound - best_found <= JSD_ROUNDING).all())
 
     def generate_candidates(self) -> Iterator[Tensor]:
         """Yield candidates for attention that differs much but hardly changes the output.
@@ -698,13 +700,13 @@ def search_model(
     most_distant = next(candidates)
     farthest.add_candidates(most_distant[None])
     # For most heads, the output tolerates the most distant attention, so the search ends here.
-    if farthest.is_unconstrained(min(epsilons)):
+    if farthest.is_finished(min(epsilons)):
         return farthest.result
     if site.is_group:
         # Copies of a model's whole attention are large, so they are tried one by one.
         for candidate in candidates:
             farthest.add_candidates(candidate[None])
-            if farthest.is_unconstrained(min(epsilons)):
+            if farthest.is_finished(min(epsilons)):
                 break
         return farthest.result
     farthest.add_candidates(torch.stack([*candidates]))
@@ -745,7 +747,7 @@ def _search_single_row(
     for epsilon in farthest.jsd:
         on_two_tokens = search_edges_by_replay(attention, visible, replay, probs, epsilon)
         farthest.add_candidates(on_two_tokens[:, :, None])
-        if settings.n_steps == 0 or farthest.is_unconstrained(epsilon):
+        if settings.n_steps == 0 or farthest.is_finished(epsilon):
             continue
         best = farthest.attention[epsilon].to(most_distant)
         guided_starts = torch.stack([best, most_distant]).clamp_min(SMALLEST_START_WEIGHT).log()

@@ -548,8 +548,8 @@ def _count_removals_by_replay(
         loses_margin = observation.find_flips(probs * margin_factors) & is_defined
         return torch.stack([flips, loses_margin])
 
-    turns = order.argsort(-1)
-    n_removed = count_removals_until(detect_events, 2, turns, content, counts)
+    places = order.argsort(-1)
+    n_removed = count_removals_until(detect_events, 2, places, content, counts)
     return n_removed.masked_fill(n_tokens < 2, torch.nan)
 
 

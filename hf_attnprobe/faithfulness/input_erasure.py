@@ -214,19 +214,19 @@ def input_erasure(
     ranks_by_name = dict(site_ranks)
     for name in list_text_rankings(observation):
         ranks_by_name[name] = compute_ranking(observation, site, name, seed=seed)
-    turns = torch.stack([compute_removal_rank(ranks, content) for ranks in ranks_by_name.values()])
+    places = torch.stack([compute_removal_rank(ranks, content) for ranks in ranks_by_name.values()])
 
     def name_rankings(values: Tensor) -> dict[str, Tensor]:
         return dict(zip(ranks_by_name, values, strict=True))
 
-    comprehensiveness, sufficiency = _measure_top_losses(observation, operator, turns)
+    comprehensiveness, sufficiency = _measure_top_losses(observation, operator, places)
     n_units = content.sum(-1)
     erased_shares = aopc.compute_removal_counts(n_units) / n_units.clamp_min(1)
     requested: dict[str, Any] = {}
     if options.tokens_to_flip:
-        requested |= _measure_flips(observation, options, list(ranks_by_name), turns)
+        requested |= _measure_flips(observation, options, list(ranks_by_name), places)
     if options.beam_width:
-        scores = _measure_stepwise_losses(observation, operator, turns)
+        scores = _measure_stepwise_losses(observation, operator, places)
         text_ranking_scores = scores[:, len(site_ranks) :]
 
         def compute_bounds() -> Tensor:
@@ -269,12 +269,12 @@ def rank_by_site(observation: Observation, site: Site) -> dict[str, Tensor]:
     return {name: rank_scores(name, values, content) for name, values in maps.items()}
 
 
-def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
+def mark_top_units(observation: Observation, places: Tensor) -> Tensor:
     """Return which units are in the first 1, 5, 10, 20 and 50% of each ranking.
 
     Args:
         observation: Model outputs and attention for a batch.
-        turns: Place of each unit in the ranking, from 0 for the first unit, int
+        places: Place of each unit in the ranking, from 0 for the first unit, int
             ``[rankings, batch, keys]``.
 
     Returns:
@@ -283,10 +283,10 @@ def mark_top_units(observation: Observation, turns: Tensor) -> Tensor:
     content = observation.batch.content_mask
     # Number of units for each of the five percentages, [5, batch].
     counts = aopc.compute_removal_counts(content.sum(-1))
-    return (turns < counts[:, None, :, None]) & content
+    return (places < counts[:, None, :, None]) & content
 
 
-def _measure_top_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+def _measure_top_losses(observation: Observation, operator: str, places: Tensor) -> Tensor:
     """Measure comprehensiveness and sufficiency (DeYoung et al. 2020).
 
     Comprehensiveness is the loss of probability without the first units of a ranking. Sufficiency
@@ -295,27 +295,27 @@ def _measure_top_losses(observation: Observation, operator: str, turns: Tensor) 
     Args:
         observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
-        turns: Place of each unit in the ranking, from 0 for the first unit, int
+        places: Place of each unit in the ranking, from 0 for the first unit, int
             ``[rankings, batch, keys]``.
 
     Returns:
         Both losses, ``[2, rankings, batch]``.
     """
     content = observation.batch.content_mask
-    top_units = mark_top_units(observation, turns)
+    top_units = mark_top_units(observation, places)
     # One step for each percentage: [2, steps, rankings, batch, keys].
     removed = torch.stack([top_units, content & ~top_units])
     losses = _measure_losses(observation, operator, removed.flatten(0, 2))
     return losses.unflatten(0, removed.shape[:3]).mean(1)
 
 
-def _measure_stepwise_losses(observation: Observation, operator: str, turns: Tensor) -> Tensor:
+def _measure_stepwise_losses(observation: Observation, operator: str, places: Tensor) -> Tensor:
     """Remove the units of a text one by one, and measure the mean loss over all steps.
 
     Args:
         observation: Model outputs and attention for a batch.
         operator: "deletion" or "mask".
-        turns: Place of each unit in the ranking, from 0 for the first unit, int
+        places: Place of each unit in the ranking, from 0 for the first unit, int
             ``[rankings, batch, keys]``.
 
     Returns:
@@ -329,11 +329,11 @@ def _measure_stepwise_losses(observation: Observation, operator: str, turns: Ten
     steps = torch.arange(1, n_steps + 1, device=content.device)
     steps = steps[:, None, None, None]
 
-    # After step k, the first k units are removed. Their turns are 0 to k − 1.
-    reversed_turns = n_units[:, None] - 1 - turns
-    both_turns = torch.stack([turns, reversed_turns])
+    # After step k, the first k units are removed. Their places in the ranking are 0 to k − 1.
+    reversed_places = n_units[:, None] - 1 - places
+    both_places = torch.stack([places, reversed_places])
     # [steps, 2, rankings, batch, keys]
-    removed = (both_turns < steps[..., None]) & content
+    removed = (both_places < steps[..., None]) & content
     losses = _measure_losses(observation, operator, removed.flatten(0, 2))
     losses = losses.unflatten(0, removed.shape[:3])
     # Shorter texts have fewer steps.
@@ -382,7 +382,7 @@ def _measure_flips(
     observation: Observation,
     options: InputErasure,
     names: Sequence[str],
-    turns: Tensor,
+    places: Tensor,
 ) -> dict[str, Any]:
     """Measure after how many removed tokens the decision flips, and return these statistics.
 
@@ -390,7 +390,8 @@ def _measure_flips(
         observation: Model outputs and attention for a batch.
         options: Removal operator and number of removal steps.
         names: Ranking names.
-        turns: Turn in which each unit is removed, ``[rankings, batch, keys]``.
+        places: Place of each unit in the ranking, from 0 for the unit that is removed first,
+            int ``[rankings, batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
@@ -400,7 +401,7 @@ def _measure_flips(
         probs = predict_without_units(observation, options.by, removed)
         return observation.find_flips(probs)[None]
 
-    (n_removed,) = count_removals_until(detect_flips, 1, turns, content, counts)
+    (n_removed,) = count_removals_until(detect_flips, 1, places, content, counts)
     flips = ~n_removed.isnan()
     can_flip = flips.any(0)
     n_counted = replace_unflipped_counts(n_removed, n_units, can_flip)

@@ -92,8 +92,8 @@ class PermutationResult:
             shuffles for two classes and a linear read-out, over the random shuffles otherwise.
         flips_drawn: Share of the random shuffles that flip the decision. NaN if the model makes no
             decisions.
-        median_tvd_of: Median output change for each part of the prediction. None if the parts have
-            no names.
+        median_tvd_of: Median output change for each label or tag. None unless a prediction consists of
+            several labels or tags with names.
         max_tvd: Exact largest output change over all shuffles. None for more than two classes.
         flip_possible: 1 if some shuffle flips the decision, else 0. Exact.
         logit_mean: Exact mean logit over all shuffles: class 1 against class 0, or the predicted

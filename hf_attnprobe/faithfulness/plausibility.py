@@ -135,9 +135,9 @@ def _check_rationales(preview: AuditPreview, options: Plausibility) -> None:
     """
     if not preview.rationales:
         raise AttnProbeError(
-            "the test 'plausibility' needs human rationales, but found none for the model's words. "
-            "Add a column 'rationale' with the positions of the decisive words, or leave this test "
-            "out. If the data has this column, use a model with a fast tokenizer."
+            "the test 'plausibility' needs the words that people marked as the reason for the label, "
+            "but found none. Add a column 'rationale' with the positions of these words. If the data "
+            "has this column, choose a model with a fast tokenizer, which can locate words."
         )
     if options.integrated_gradients:
         preview.shortest_text.model.require(IntegratedGradients)

@@ -783,7 +783,8 @@ def count_removals_until(
         detect_events: Function from sets of removed units, bool ``[copies, batch, keys]``, to
             whether each event happens, bool ``[events, copies, batch]``.
         n_events: Number of events that ``detect_events`` distinguishes.
-        turns: Turn in which each unit is removed, counted from 0, int ``[orders, batch, keys]``.
+        turns: Place of each unit in the order of removal, from 0 for the unit that is removed
+            first, int ``[orders, batch, keys]``.
         content: Boolean unit mask ``[batch, keys]``.
         counts: Number of units that are removed after each step, int ``[steps, batch]``.
 

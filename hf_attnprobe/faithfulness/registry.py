@@ -96,13 +96,13 @@ class FaithfulnessTest:
     uses_unit_donors: bool = False
     check: Callable[[AuditPreview, Any], None] = lambda preview, options: None
 
-    def get_default_options(self, *, answers: bool) -> Options:
+    def get_default_options(self, *, is_language_model: bool) -> Options:
         """Return the test's default options, which can differ for language models.
 
         Args:
-            answers: Whether the audited model is a language model.
+            is_language_model: Whether the audited model is a language model.
         """
-        if answers and self.answer_options is not None:
+        if is_language_model and self.answer_options is not None:
             return self.answer_options
         return self.options()
 
@@ -244,5 +244,5 @@ def resolve_faithfulness_tests(
         elif name == DEFAULT_TESTS:
             resolved[name] = NoOptions()
         else:
-            resolved[name] = tests[name].get_default_options(answers=answers)
+            resolved[name] = tests[name].get_default_options(is_language_model=answers)
     return resolved

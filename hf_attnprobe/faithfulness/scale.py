@@ -290,7 +290,8 @@ def measure_removal(observation: Observation, turns: Tensor) -> Tensor:
 
     Args:
         observation: Model outputs and attention for a batch.
-        turns: Turn in which each token is removed, counted from 0, int ``[rankings, batch, keys]``.
+        turns: Place of each token in the order of removal, from 0 for the token that is removed
+            first, int ``[rankings, batch, keys]``.
 
     Returns:
         Probability losses at the standard temperature, ``[rankings, batch]``.
@@ -342,7 +343,8 @@ def _find_greedy_turns(observation: Observation, losses: Tensor, greedy_units: i
         greedy_units: Longest text, in units, for which a greedy order is searched.
 
     Returns:
-        Turn in which each token is removed, counted from 0, int ``[batch, keys]``.
+        Place of each token in the order of removal, from 0 for the token that is removed first,
+        int ``[batch, keys]``.
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)

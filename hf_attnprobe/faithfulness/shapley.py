@@ -231,7 +231,7 @@ def shapley(
     # There are 2^units sets for the longest exact text, so this is its unit count.
     n_exact_units = len(losses).bit_length() - 1
     all_ranks = torch.stack([*ranks_by_name.values()])
-    turns = compute_removal_rank(all_ranks, has_unit)[..., :n_exact_units]
+    places = compute_removal_rank(all_ranks, has_unit)[..., :n_exact_units]
     return ShapleyResult(
         shapley_tau={
             name: kendall_tau_b(ranks, value_ranks, has_unit).tau
@@ -248,8 +248,8 @@ def shapley(
         largest_value=shapley_values.abs().amax(-1),
         half_width=half_width,
         is_exact=game.is_exact.double(),
-        **_compare_with_all_orders(game, losses, ranks_by_name, turns),
-        **_compare_with_smallest_sets(game, flips, ranks_by_name, turns),
+        **_compare_with_all_orders(game, losses, ranks_by_name, places),
+        **_compare_with_smallest_sets(game, flips, ranks_by_name, places),
     )
 
 
@@ -397,7 +397,7 @@ class _RemovalGame:
         """
         # draw_permutations works on [batch, queries, keys]. An axis with a single query is added
         # here, and removed from the result.
-        turns = draw_permutations(
+        places = draw_permutations(
             is_sampled[:, None],
             self.options.n_orders,
             seed=seed + SHAPLEY_SEED_OFFSET,
@@ -406,14 +406,14 @@ class _RemovalGame:
         # At step k, the first k units in each order are removed, [steps, orders, batch, units].
         n_steps = is_sampled.shape[1] + 1
         steps = torch.arange(n_steps, device=is_sampled.device)[:, None, None, None]
-        removed = (turns < steps) & is_sampled
+        removed = (places < steps) & is_sampled
         losses, _ = self.measure_removals(removed.flatten(0, 1))
-        # A unit's gain is the difference between the losses after and before its turn.
+        # A unit's gain is the loss after its removal minus the loss before it.
         # [steps, orders, batch]
         step_gains = losses.unflatten(0, removed.shape[:2]).diff(dim=0)
         # [units, orders, batch]
-        unit_turns = turns.movedim(-1, 0)
-        unit_gains = step_gains.gather(0, unit_turns)
+        unit_places = places.movedim(-1, 0)
+        unit_gains = step_gains.gather(0, unit_places)
         return unit_gains.movedim(0, -1)
 
     def mask_inexact(self, values: Tensor) -> Tensor:
@@ -426,7 +426,7 @@ class _RemovalGame:
 
 
 def _compare_with_all_orders(
-    game: _RemovalGame, losses: Tensor, names: Collection[str], turns: Tensor
+    game: _RemovalGame, losses: Tensor, names: Collection[str], places: Tensor
 ) -> dict[str, Any]:
     """Compute the areas under the removal curves, their limits, and the interactions.
 
@@ -434,14 +434,15 @@ def _compare_with_all_orders(
         game: Units and removals for the batch.
         losses: Losses for all sets, ``[2^units, batch]``.
         names: Ranking names.
-        turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
+        places: Place of each unit in the ranking, from 0 for the unit that is removed first,
+            int ``[rankings, batch, units]``.
     """
     n_units = game.n_units.where(game.is_exact, 1)
     lower, upper = aopc.compute_aopc_bounds(losses, n_units)
-    reversed_turns = n_units[:, None] - 1 - turns
+    reversed_places = n_units[:, None] - 1 - places
     areas = {
-        "comprehensiveness": game.mask_inexact(aopc.compute_aopc(losses, turns, n_units)),
-        "sufficiency": game.mask_inexact(aopc.compute_aopc(losses, reversed_turns, n_units)),
+        "comprehensiveness": game.mask_inexact(aopc.compute_aopc(losses, places, n_units)),
+        "sufficiency": game.mask_inexact(aopc.compute_aopc(losses, reversed_places, n_units)),
     }
     normalised_areas = {
         f"naopc_{statistic}": aopc.normalise_aopc(values, lower, upper)
@@ -461,7 +462,7 @@ def _compare_with_all_orders(
 
 
 def _compare_with_smallest_sets(
-    game: _RemovalGame, flips: Tensor, names: Collection[str], turns: Tensor
+    game: _RemovalGame, flips: Tensor, names: Collection[str], places: Tensor
 ) -> dict[str, Any]:
     """Compare the rankings with the smallest sets that flip or preserve the decision.
 
@@ -469,7 +470,8 @@ def _compare_with_smallest_sets(
         game: Units and removals for the batch.
         flips: Whether the decision flips without each set, bool ``[2^units, batch]``.
         names: Ranking names.
-        turns: Turn in which each ranking removes each unit, int ``[rankings, batch, units]``.
+        places: Place of each unit in the ranking, from 0 for the unit that is removed first,
+            int ``[rankings, batch, units]``.
 
     Returns:
         Statistics by name; empty if the model makes no decisions.
@@ -477,7 +479,7 @@ def _compare_with_smallest_sets(
     if not game.observation.model.prediction.decides:
         return {}
     # Indices of the sets that contain the first units, [steps, rankings, batch].
-    top_sets = aopc.list_removed_sets(turns)
+    top_sets = aopc.list_removed_sets(places)
     complements = len(flips) - 1 - top_sets
     text = torch.arange(flips.shape[1], device=flips.device)
     flips_without_top = flips[top_sets, text]

@@ -107,9 +107,9 @@ three units are deleted together."""
 ORDER_ONLY_RANKINGS = ("length", "first", "last")
 """Names of the rankings by length or position. They order the units of a passage, but do not assign
 scores to them."""
-SOURCE_ONLY_RANKINGS = ("first", "last", "deletion")
-"""Names of the rankings that are only used to guess the source of an answer. The source is the unit
-whose deletion makes the answer least probable."""
+RANKINGS_COMPARED_BY_SOURCE = ("first", "last", "deletion")
+"""Names of the rankings for which only one result is reported: how often their first unit is the
+source of the answer. All other rankings are also compared unit by unit with the deletion effects."""
 RANKINGS_WITHOUT_DROP = ("length", "first", "last", "last layer")
 """Names of the rankings whose first units are never deleted together. For all other rankings, this
 shows how much the answer's log-probability falls without the first k units (the top-k drop)."""
@@ -259,7 +259,9 @@ def sources(
     ranks_by_name = _rank_units(scores_with_deletion, content, log_prob)
     source_found, source_position = _find_source(ranks_by_name, effects, content)
     compared_ranks = {
-        name: ranks for name, ranks in ranks_by_name.items() if name not in SOURCE_ONLY_RANKINGS
+        name: ranks
+        for name, ranks in ranks_by_name.items()
+        if name not in RANKINGS_COMPARED_BY_SOURCE
     }
     score_shares = _normalise_scores(scores, content)
     effect_shares = normalise_positive_part(effects, content)
@@ -348,14 +350,15 @@ def _score_units(
 
 
 def _normalise_scores(scores: Mapping[str, Tensor], content: Tensor) -> dict[str, Tensor]:
-    """Divide positive scores by their sum, and set negative scores to 0.
+    """Scale the scores of each passage so that they sum to 1; negative scores become 0.
 
-    For example, the scores (3, 1, −2) become (0.75, 0.25, 0). Rankings that only define an order,
-    such as the position in the passage, are left out.
+    For example, the scores (3, 1, −2) become (0.75, 0.25, 0). Three rankings are left out, because
+    they have an order but no scores: by length, from the first unit, and from the last unit.
 
     Args:
-        scores: Scores ``[batch, keys]`` by ranking name.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        scores: Scores ``[batch, keys]`` by ranking name. A key is a position in the batch; it holds
+            a unit of the passage, such as a sentence, or is empty.
+        content: Which positions hold a unit, bool ``[batch, keys]``.
     """
     return {
         name: normalise_positive_part(values, content)
@@ -373,7 +376,7 @@ def _rank_units(
 
     Args:
         scores: Scores ``[batch, keys]`` by ranking name.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        content: Which positions (keys) hold a unit, bool ``[batch, keys]``.
         log_prob: The answer's log-probability ``[batch]``.
 
     Returns:
@@ -403,7 +406,7 @@ def _find_source(
     Args:
         ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
         effects: Loss when each unit is deleted, ``[batch, keys]``.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        content: Which positions (keys) hold a unit, bool ``[batch, keys]``.
 
     Returns:
         Hits by ranking name, and the positions of the sources. Each is ``[batch]`` and NaN in
@@ -433,9 +436,10 @@ def _compute_agreements(
     short passages.
 
     Args:
-        ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
+        ranks_by_name: Rank of each unit, ``[batch, keys]``, by ranking name. A key is a position in
+            the batch; it holds a unit of the passage, such as a sentence, or is empty.
         effects: Effect of each unit on the answer, ``[batch, keys]``.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        content: Which positions hold a unit, bool ``[batch, keys]``.
     """
     is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     return {
@@ -454,7 +458,7 @@ def _compute_taus(
     Args:
         ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
         effect_ranks: Ranks of the units by their effect on the answer, ``[batch, keys]``.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        content: Which positions (keys) hold a unit, bool ``[batch, keys]``.
     """
     is_too_short = content.sum(-1) <= MAX_UNITS_OF_SHORT_PASSAGE
     # All pairs are computed at once. The last row and column belong to the effects.
@@ -485,15 +489,15 @@ def _measure_drops(
     """
     content = observation.batch.content_mask
     n_units = content.sum(-1)
-    turns_by_name = {
+    places_by_name = {
         name: compute_removal_rank(ranks, content)
         for name, ranks in ranks_by_name.items()
         if name not in RANKINGS_WITHOUT_DROP
     }
-    turns_by_name["random"] = _draw_random_turns(observation, seed)
-    turns = torch.stack([*turns_by_name.values()])
-    losses = _measure_losses_without_top(observation, turns)
-    losses_by_name = dict(zip(turns_by_name, losses, strict=True))
+    places_by_name["random"] = _draw_random_places(observation, seed)
+    places = torch.stack([*places_by_name.values()])
+    losses = _measure_drops_without_top_units(observation, places)
+    losses_by_name = dict(zip(places_by_name, losses, strict=True))
     losses_by_name["best"] = losses.amax(0)
     # For k = 1 (index 0), the expected loss without a random unit is the mean over all units.
     mean_effect = measure_deletion_effects(observation).sum(-1) / n_units
@@ -505,43 +509,47 @@ def _measure_drops(
     }
 
 
-def _measure_losses_without_top(observation: Observation, turns: Tensor) -> Tensor:
-    """Measure how much the answer's log-probability falls without the first k units of a ranking.
+def _measure_drops_without_top_units(observation: Observation, places: Tensor) -> Tensor:
+    """Delete the first k units of a ranking, and measure how much the answer's log-probability falls.
 
-    This is done for all rankings, and for k = 1, 3 and 5.
+    This is done for each ranking, and for k = 1, 3 and 5. The result is NaN if the k units are more
+    than half of the passage.
 
     Args:
         observation: Model outputs and attention for a batch.
-        turns: Place of each unit in the ranking, from 0 for the first unit, int
+        places: Place of each unit in the ranking, from 0 for the first unit, int
             ``[rankings, batch, keys]``.
 
     Returns:
-        Losses ``[rankings, k, batch]`` in nats; NaN in passages with fewer than 2k units.
+        Decrease of the log-probability, ``[rankings, k, batch]``.
     """
-    content = observation.batch.content_mask
-    top_counts = torch.tensor(TOP_COUNTS, device=content.device)[:, None]
-    has_enough_units = content.sum(-1) >= 2 * top_counts
-    deletable = content & has_enough_units[..., None]
-    # [rankings, k, batch, keys]
-    deleted = (turns[:, None] < top_counts[..., None]) & deletable
-    losses = measure_losses_without(observation, deleted.flatten(0, 1))
-    losses = losses.unflatten(0, deleted.shape[:2])
+    is_unit = observation.batch.content_mask
+    n_units = is_unit.sum(-1)
+    # The values of k are the first axis: [k, 1].
+    top_counts = torch.tensor(TOP_COUNTS, device=is_unit.device)[:, None]
+    has_enough_units = n_units >= 2 * top_counts  # [k, batch]
+    is_deletable = is_unit & has_enough_units[..., None]  # [k, batch, keys]
+    is_in_top = places[:, None] < top_counts[..., None]  # [rankings, k, batch, keys]
+    is_deleted = is_in_top & is_deletable
+    # The model takes a single axis for all deletions, so rankings and k are merged for the call.
+    losses = measure_losses_without(observation, is_deleted.flatten(0, 1))
+    losses = losses.unflatten(0, is_deleted.shape[:2])
     return losses.masked_fill(~has_enough_units, torch.nan)
 
 
-def _draw_random_turns(observation: Observation, seed: int) -> Tensor:
+def _draw_random_places(observation: Observation, seed: int) -> Tensor:
     """Draw a random order of the units in each passage.
 
     Returns:
         Place of each unit in the order, from 0 for the first unit, int ``[batch, keys]``.
     """
     content = observation.batch.content_mask
-    turns = torch.zeros(content.shape, dtype=torch.long)
+    places = torch.zeros(content.shape, dtype=torch.long)
     for row, is_unit in enumerate(content.cpu()):
         example_id = int(observation.batch.example_ids[row])
         order = draw_permutation(seed, example_id, RANDOM_ORDER_STREAM, int(is_unit.sum()))
-        turns[row, is_unit] = torch.from_numpy(order.copy())
-    return turns.to(content.device)
+        places[row, is_unit] = torch.from_numpy(order.copy())
+    return places.to(content.device)
 
 
 # --- All sets of units -----------------------------------------------------------------------
@@ -615,7 +623,7 @@ def _scatter_to_units(values: Tensor, content: Tensor) -> Tensor:
 
     Args:
         values: Values ``[batch, units]``.
-        content: Whether each key is a unit of the passage, bool ``[batch, keys]``.
+        content: Which positions (keys) hold a unit, bool ``[batch, keys]``.
 
     Returns:
         Values ``[batch, keys]``; 0 at all other keys.

@@ -60,8 +60,8 @@ class UniformAttentionResult:
         uniform_flip: 1 if the decision flips, else 0.
         path_share: Share of the decision that passes through the attention pattern, in [0, 1]. NaN
             in texts with fewer than two tokens, whose attention has no pattern.
-        uniform_tvd_of: Output change for each part of the prediction. None if the parts have no
-            names.
+        uniform_tvd_of: Output change for each label or tag. None unless a prediction consists of
+            several labels or tags with names.
     """
 
     uniform_tvd: Tensor

@@ -25,7 +25,8 @@ from hf_attnprobe.functional.divergence import compute_shifted_probability, tvd
 
 
 STANDARD_PROBABILITY = 0.95
-"""Median probability of the predicted class at the standard temperature."""
+"""Median probability of the predicted class after a model's logits are scaled to the standard
+temperature, at which models are compared."""
 MAX_SHARPNESS = 1e9
 """Largest factor on the logits that the search for the standard temperature tries."""
 SEARCH_STEPS = 60
@@ -40,6 +41,9 @@ def _safe_log(probs: Tensor) -> Tensor:
 @dataclass(frozen=True)
 class Prediction:
     """Description of a prediction vector, [..., parts · outcomes].
+
+    For example, with the labels "joy" and "fear" there are two parts, one for each label. Each part
+    has the outcomes "no" and "yes". A classifier has one part, whose outcomes are the classes.
 
     Attributes:
         kind: "classes", "labels", "number", "tags", "span", "choice" or "words".

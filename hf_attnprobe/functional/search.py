@@ -240,11 +240,13 @@ N_CANDIDATES = 3 + 2 * len(UNCHANGED_ROW_SHARES) + 2 * len(MIXING_SHARES)
 """Number of candidate attention distributions that are tried for each text. There are 15: three
 basic candidates, and two variants for each value of the two tuples above."""
 N_BISECTIONS = 40
-"""Number of bisection steps in the search for the multiplier μ, which weighs the output change
-against the distance."""
+"""Number of bisection steps in the search for the multiplier μ.
+
+The search looks for attention that differs much from the original, but hardly changes the output. It
+maximises (difference from the original attention) − μ · (output change)."""
 MAX_SCALED_MULTIPLIER = 1e4
-"""Upper limit for the multiplier μ times the largest gradient entry. The multiplier weighs the
-output change against the distance. With a larger μ, the distance would not matter."""
+"""Upper limit for μ times the largest gradient entry; see :data:`N_BISECTIONS` for μ. With a larger μ,
+the difference from the original attention would not matter."""
 
 
 def generate_steered_candidates(

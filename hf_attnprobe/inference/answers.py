@@ -260,16 +260,25 @@ def _render_conversation(
 
 
 def _apply_chat_template(
-    turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, name: str
+    turns: Sequence[dict[str, str]], tokenizer: PreTrainedTokenizerBase, row_name: str
 ) -> str:
-    """Convert the turns of a conversation to a prompt, with the tokenizer's chat template."""
+    """Convert the turns of a conversation to a prompt, with the tokenizer's chat template.
+
+    Args:
+        turns: Role and content of every turn.
+        tokenizer: The model's tokenizer.
+        row_name: Row of the data, such as "row 3", for error messages about the template.
+
+    Raises:
+        AttnProbeError: If the tokenizer has no chat template, or the template fails.
+    """
     if tokenizer.chat_template is None:
         raise AttnProbeError(
-            "turns need a tokenizer with a chat template, but "
+            "conversations need a tokenizer with a chat template, but "
             f"{tokenizer.name_or_path or 'this tokenizer'} has none. Provide complete prompts, and "
             "name their column with --prompt-column."
         )
-    return render_chat_template(tokenizer, turns, name)
+    return render_chat_template(tokenizer, turns, row_name)
 
 
 # --- From a passage to its units -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Planted effects: how small an effect can the tests detect in a user's model?
+"""Planted effects: how small an effect can the tests detect in a given model?
 
 - :func:`hf_attnprobe.find_detection_limit` plants effects in copies of a model, audits the copies
   and reports the smallest effect that the tests detect.

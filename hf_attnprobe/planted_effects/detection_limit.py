@@ -128,7 +128,7 @@ Record = dict[str, Entry]
 
 @dataclass(frozen=True)
 class DetectionLimitReport(DocumentedResult):
-    """Report on the effects that the tests detect in a user's model. ``print(report)`` displays it.
+    """Report on the effects that the tests detect in a model. ``print(report)`` displays it.
 
     Attributes:
         model: Model name.

@@ -46,9 +46,10 @@ from hf_attnprobe.protocol import Batch, Site
 
 
 LOG_TARGET_ATTENTION = math.log(0.6)
-"""Logarithm of the attention weight that a head should put on the planted token, 0.6.
+"""Logarithm of the attention weight 0.6, which the modified head should put on the planted token.
 
-The fit rewards larger attention weights only up to this target.
+The planted token is an unused token that is inserted into every text. Its embedding is fitted so
+that the head attends to it. Attention above the target does not improve the fit.
 """
 N_FITTING_STEPS = 150
 """Number of optimizer steps that fit the planted token's embedding."""

@@ -419,7 +419,10 @@ def _describe_taus(
 
 
 ERROR_BAR_LABEL = "middle half of the texts"
-"""Legend label for error bars from the first to the third quartile of the texts."""
+"""Label of the error bars in a chart's legend.
+
+The bars extend from the first to the third quartile, so half of the texts lie between their ends.
+"""
 
 MAX_WEIGHT_LABEL = "largest attention weight of the text"
 """Axis label in charts that group texts by their largest attention weight."""
@@ -541,9 +544,14 @@ def _group_by_max_weight(texts: Texts, column: str) -> dict[str, np.ndarray]:
 
 
 def _build_bin_series(evidence: SiteEvidence, column: str) -> list[Series]:
-    """Build one series per group of texts, with the median of a statistic in each bin.
+    """Build the data series of a chart: a statistic plotted against the largest attention weight.
 
-    The bins are ranges of the largest attention weight in a text.
+    There is one series for each group of texts, such as each predicted class. The texts are divided
+    into ranges (bins) of their largest weight, and each point is the median in one bin.
+
+    Args:
+        evidence: statistics of one head, or of all heads together.
+        column: name of the plotted statistic.
     """
     series = []
     for group in evidence.groups:

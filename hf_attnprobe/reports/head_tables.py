@@ -405,26 +405,27 @@ def _describe_largest_head(numbers: Mapping[LayerHead, Estimate]) -> str:
     return f"{sentence} 95% intervals hold for all heads simultaneously."
 
 
-# --- parts of a prediction, and names of sites --------------------------------------------
+# --- labels and tags, and names of sites --------------------------------------------
 
 
 PART_COLUMN_TITLES = {
     "median_tvd_of": "change when shuffled",
     "uniform_tvd_of": "change when made uniform",
 }
-"""Maps each statistic about the parts of a prediction to its column title in a report's table.
+"""Maps statistics to their column titles in a table with one row for each label or tag.
 
-A part is, for example, one label. The statistics measure how much an edit of attention changes it.
+The table appears if a prediction consists of several labels or tags. The statistics measure how much
+the probability of a label changes when attention is edited: ``median_tvd_of@joy`` belongs to "joy".
 """
 
 MAX_LISTED_PARTS = 20
-"""Maximum number of parts of a prediction, such as labels, in a report's table."""
+"""Maximum number of rows in the table that shows the change of each label or tag."""
 
 
 def build_parts_section(statistics: Sequence[Statistic]) -> Section:
-    """Build a table of how much an edit of attention changes each part of a prediction.
+    """Build a table of how much an edit of attention changes each label or tag of a prediction.
 
-    A part is, for example, one label.
+    For example, a prediction can consist of the labels "joy" and "fear". They are called parts.
 
     Args:
         statistics: the audit's statistics.

@@ -450,7 +450,10 @@ These numbers are added up when the shares of an audit are joined.
 
 
 def is_share(folder: Path) -> bool:
-    """Check whether a folder contains a share of an audit that was split over several processes.
+    """Check whether a folder contains the results of only one of several processes of an audit.
+
+    An audit can be split over several processes, each of which handles a share of the texts. Its
+    results are in folders such as ``share-0-of-2``.
 
     Args:
         folder: the folder.

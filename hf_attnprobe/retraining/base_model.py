@@ -163,8 +163,8 @@ def load_base_model(model: str | Path | SavedModel, **settings: Any) -> BaseMode
         **settings: Training settings that replace the recorded ones; None keeps the recorded value.
 
     Raises:
-        AttnProbeError: If the model is not an attention classifier with one level of trained
-            attention.
+        AttnProbeError: If the model is not an attention classifier with trained attention over the
+            words of the text.
     """
     saved = convert_model_name(model)
     origin, name = locate_checkpoint(saved), str(saved.model)
@@ -184,8 +184,8 @@ def load_further_trainable_model(
     from :func:`hf_attnprobe.training.run.fine_tune`.
 
     Args:
-        model: An attention classifier with one level of trained attention, or a fine-tuned
-            Transformer.
+        model: An attention classifier with trained attention over the words of the text, or a
+            fine-tuned Transformer.
         default_seed: Training seed for a Transformer whose record contains no seed.
         **settings: Training settings that replace the defaults; None keeps the default.
 
@@ -199,8 +199,8 @@ def load_further_trainable_model(
     if isinstance(loaded, AttentionClassifierForSequenceClassification):
         if not has_trained_attention(loaded.config):
             raise AttnProbeError(
-                "the test deception needs a model with one level of trained attention, which "
-                f"{name} does not have. Choose another --model."
+                "the test deception needs a model with trained attention over the words of the text, "
+                f"which {name} does not have. Choose another --model."
             )
         return build_base_model(name, loaded, tokenizer, record, **settings)
     # Other attention implementations do not return their weights.
@@ -254,8 +254,8 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
         model: The model to check.
 
     Raises:
-        AttnProbeError: If it is not an attention classifier with one level of trained attention,
-            or if it reads text pairs.
+        AttnProbeError: If it is not an attention classifier with trained attention over the words
+            of the text, or if it reads text pairs.
     """
     if not isinstance(model, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
@@ -269,10 +269,12 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
             "single texts."
         )
     if not has_trained_attention(config):
-        attention = "two levels of" if config.hierarchical else config.attention
+        description = f"has {config.attention} attention"
+        if config.hierarchical:
+            description = "has attention over words and sentences"
         raise AttnProbeError(
-            f"{name} has {attention} attention, but retrain needs a model with one level of "
-            "trained attention. Choose another --model."
+            f"{name} {description}, but retrain needs a model with trained attention over the words "
+            "of the text. Choose another --model."
         )
 
 
@@ -438,12 +440,13 @@ def measure_predictions(
 
     Args:
         base: The base model, whose tokenizer is used.
-        model: The variant, a model trained like the base model with one change.
+        model: The variant: a model that was trained like the base model, except for one difference
+            such as the seed.
         examples: The test texts.
-        guide: Attention weights that the variant uses in place of its own, if any.
+        guide: Fixed attention weights that the variant uses in place of its own, or None.
 
     Returns:
-        ``probs``: the variant's probabilities, [texts, classes].
+        A dictionary with the single entry ``probs``: the variant's probabilities, [texts, classes].
     """
     return {"probs": predict(model, base.tokenizer, examples, guide=guide)}
 

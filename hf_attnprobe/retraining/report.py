@@ -193,7 +193,7 @@ def build_document(report: RetrainingResult) -> Document:
         Section("The answers", answers, id="verdict"),
         Section(
             "May this attention be shown to users as the reason?",
-            [REASON_NOTE, AUDIT_NOTE, CodeBlock(shlex.join(audit))],
+            [RETRAINING_IS_NOT_ENOUGH_NOTE, AUDIT_NOTE, CodeBlock(shlex.join(audit))],
             id="reason",
         ),
         Section("What this cannot say", [_list_limits(report)], id="limits"),
@@ -346,11 +346,15 @@ DECEPTION_LIMITATION = (
     "another weight of the penalty might succeed."
 )
 """Limitation in a retraining report that contains the test ``deception``."""
-REASON_NOTE = (
-    "A retraining alone does not answer this question. It shows whether attention is needed, "
-    "whether other attention can be trained, and whether the weights are useful to a simpler model."
+RETRAINING_IS_NOT_ENOUGH_NOTE = (
+    "Retraining the model does not answer this question. It shows whether the model needs attention, "
+    "whether a model with different attention can make the same predictions, and whether the "
+    "attention weights are useful to a simpler model."
 )
-"""Answer to the question whether attention may be shown to users as the reason for a prediction."""
+"""Answer to the last question in a retraining report.
+
+The question is: "May this attention be shown to users as the reason?"
+"""
 AUDIT_NOTE = (
     "An audit tests whether the output of this particular model depends on its attention, on these "
     "texts:"

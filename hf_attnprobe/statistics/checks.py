@@ -16,10 +16,9 @@ from hf_attnprobe.statistics.rows import Rows, Texts
 
 
 MAX_ROUNDING_ERROR = 1e-5
-"""Largest rounding error of a stored value.
+"""Largest rounding error of a stored value, such as a probability of 1.000002.
 
-A value only counts as impossible if it exceeds its limit by more than this. The error is typical of
-float32 numbers of about 1.
+A value above its limit is reported as an error only if the difference is larger than this.
 """
 
 

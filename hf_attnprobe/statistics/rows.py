@@ -51,9 +51,9 @@ The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the firs
 average these statistics over texts.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
-"""Names of the four fields in a :data:`Column`, such as ("erasure", "regret@attention", 0, 3)."""
+"""Names of the four elements of a :data:`Column`, in their order."""
 COLUMN_FIELD_DTYPES = {"test": "str", "statistic": "str", "layer": "int32", "head": "int32"}
-"""Maps each column field to its data type in a data frame."""
+"""Maps each name in :data:`COLUMN_FIELDS` to its data type in a data frame."""
 ROW_KEY = ("test", "statistic", "layer", "head", "example_id")
 """Columns that together identify a row in a data frame with one value per row.
 
@@ -63,7 +63,11 @@ VALUES_PER_CHUNK = 2**20
 """Approximate number of values per chunk. Many columns are read in chunks, to limit the memory."""
 
 Column = tuple[str, str, int, int]
-"""Key of a column: test, statistic, layer and head, such as ("erasure", "regret@attention", 0, 3)."""
+"""Type of a column's key, which consists of test, statistic, layer and head.
+
+For example, ("permutation", "median_tvd", 0, 3) is the column with the results of the test
+"permutation" for the statistic "median_tvd" at head 3 in layer 0.
+"""
 
 
 @dataclass(frozen=True, eq=False)

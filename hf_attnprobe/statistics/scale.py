@@ -226,10 +226,11 @@ the passage.
 ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
 DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
-"""Statistics from which the faithfulness part "source" is computed.
+"""Names of the statistics that show how often the source of an answer is found.
 
-The first one measures how often a ranking finds the source of an answer (``{}`` is the name of the
-ranking). The others measure how often each baseline finds the source.
+The source is the unit of the passage on which the answer depends most. In the first name, ``{}`` is
+replaced by the name of a ranking, such as ``source_found@attention``. The other names belong to
+guesses without attention, such as ``source_found@first`` for the first unit.
 """
 SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)

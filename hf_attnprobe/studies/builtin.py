@@ -102,8 +102,12 @@ JAIN_WALLACE_TESTS = {
     "adversarial": {},
 }
 """Maps audit tests in the study ``jain-wallace`` to their options."""
-SEARCH_TESTS = {"adversarial": {"method": "search"}}
-"""Audit test ``adversarial`` with its option for the search algorithm of Jain & Wallace 2019."""
+SEARCH_ADVERSARIAL_TEST = {"adversarial": {"method": "search"}}
+"""Selects the audit test ``adversarial`` and sets its option ``method`` to ``search``.
+
+The test looks for different attention with the same output. This method is the gradient search of
+Jain & Wallace 2019.
+"""
 JAIN_WALLACE = StudySettings(
     grid={
         "dataset": ["sst"],
@@ -141,7 +145,7 @@ def jain_wallace(steps: Steps) -> None:
         base = steps.add("train", "base", cell, **cell, **train_arguments)
         audit_arguments = {"model": base, **settings.audit_arguments}
         steps.add("audit", "audit", cell, **audit_arguments, tests=JAIN_WALLACE_TESTS)
-        steps.add("audit", "search", cell, **audit_arguments, tests=SEARCH_TESTS)
+        steps.add("audit", "search", cell, **audit_arguments, tests=SEARCH_ADVERSARIAL_TEST)
     steps.add_table("Agreement over all texts", audit=AGREEMENT_COLUMNS)
     steps.add_table(
         "Share of the top k tokens that two rankings have in common",
@@ -462,18 +466,21 @@ SIZE_COLUMNS = {"accuracy": "accuracy", **LARGEST_JSD_COLUMNS}
 """Maps column titles to statistics, for the table "By size" in the study ``room``."""
 TEXT_LENGTH_BOUNDS = [10, 20, 40, 80, 160]
 """Bounds between groups of text lengths, in tokens. The first group has fewer than 10 tokens."""
-EXACT_TESTS = {"adversarial": {"method": "exact"}}
-"""Audit test ``adversarial`` with its option for the exact adversarial attention."""
+EXACT_ADVERSARIAL_TEST = {"adversarial": {"method": "exact"}}
+"""Selects the audit test ``adversarial`` and sets its option ``method`` to ``exact``.
+
+The test looks for different attention with the same output. This method finds the exact maximum.
+"""
 ROOM = StudySettings(
     grid={"dataset": ["sst", "imdb"], "encoder_size": [8, 32, 128]},
     train_arguments={"encoder": "bilstm", **SHORT_TRAINING},
-    audit_arguments={"test_limit": 2000, "tests": EXACT_TESTS},
+    audit_arguments={"test_limit": 2000, "tests": EXACT_ADVERSARIAL_TEST},
 )
 """Full version of the study ``room``. It runs for all combinations in the grid."""
 QUICK_ROOM = StudySettings(
     grid={"dataset": ["sst"], "encoder_size": [8, 64]},
     train_arguments={"encoder": "bilstm", **QUICK_TRAINING},
-    audit_arguments={**FEW_TEXTS, "tests": EXACT_TESTS},
+    audit_arguments={**FEW_TEXTS, "tests": EXACT_ADVERSARIAL_TEST},
 )
 """Quick version of the study ``room``, with less training than the full version."""
 

@@ -611,34 +611,45 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
 
 
 def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows about differences between two rank agreements τ, as in the paper's Figures 3 to 5.
+    """Yield table rows that compare Kendall's τ in two situations, as in the paper's Figures 3 to 5.
 
-    The two τ are computed on the same text. They either belong to different rankings in one model,
-    or to the same rankings in two models with different encoders.
+    τ measures how well two rankings of the words agree, such as attention and gradients. For each
+    text, one τ is subtracted from another. Either both belong to the same model but to different
+    rankings, or they belong to an MLP and a BiLSTM and to the same rankings.
     """
     for group in all_texts:
         for difference, statistic in DIFFERENCE_STATISTICS.items():
             if statistic in group.rows:
                 name = f"{difference}, {group.encoder}"
                 yield _make_difference_row(group, name, statistic, group.rows[statistic])
-    # The paper calls an MLP encoder "average". It is compared with the BiLSTM on the same data.
-    for average, bilstm in itertools.product(all_texts, all_texts):
-        bilstm_cell = {**average.job.cell, "encoder": "bilstm"}
-        if average.encoder == "mlp" and bilstm.job.cell == bilstm_cell:
-            average_tau = average.get_tau("attention_leave_one_out")
-            bilstm_tau = bilstm.get_tau("attention_leave_one_out")
-            if average_tau is not None and bilstm_tau is not None:
-                # The subtraction aligns the texts by their example ids.
-                differences = average_tau - bilstm_tau
-                yield _make_difference_row(
-                    bilstm, ENCODER_DIFFERENCE, "encoder_difference", differences
-                )
+    for mlp, bilstm in _pair_mlp_with_bilstm(all_texts):
+        mlp_tau = mlp.get_tau("attention_leave_one_out")
+        bilstm_tau = bilstm.get_tau("attention_leave_one_out")
+        if mlp_tau is not None and bilstm_tau is not None:
+            # The subtraction aligns the texts by their example ids.
+            differences = mlp_tau - bilstm_tau
+            yield _make_difference_row(
+                bilstm, ENCODER_DIFFERENCE, "encoder_difference", differences
+            )
+
+
+def _pair_mlp_with_bilstm(
+    all_texts: Sequence[_TextGroup],
+) -> Iterator[tuple[_TextGroup, _TextGroup]]:
+    """Yield each model with an MLP encoder, and the model that only differs in its BiLSTM encoder.
+
+    The paper calls the MLP encoder "average".
+    """
+    for mlp, bilstm in itertools.product(all_texts, all_texts):
+        bilstm_cell = {**mlp.job.cell, "encoder": "bilstm"}
+        if mlp.encoder == "mlp" and bilstm.job.cell == bilstm_cell:
+            yield mlp, bilstm
 
 
 def _make_difference_row(
     group: _TextGroup, name: str, statistic: str, differences: pd.Series
 ) -> Row:
-    """Return a table row about the difference between two rank agreements τ.
+    """Return a table row about the differences between two values of Kendall's τ for each text.
 
     It contains the mean, the median, the share of texts with a positive difference, and the mean
     that the paper published.
@@ -660,14 +671,17 @@ def _make_difference_row(
 
 
 def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> Iterator[Row]:
-    """Yield rows about how much attention can change if the output changes by at most .05.
+    """Yield table rows about how different attention can be while the output stays nearly the same.
 
-    The change of the attention is measured as JSD. Each row contains the largest change that a
-    search found, the exact maximum, and the published number.
+    The output may change by at most .05. The difference of the attention is measured as
+    Jensen-Shannon divergence (JSD). A row contains three medians of the largest difference: from a
+    gradient search as in the paper, from an exact computation, and as published in the paper.
     """
     statistic = "epsilon_max_jsd@0.05"
     for group in groups:
-        search_rows = results.rows(results.get_job("search", group.job.cell).folder)
+        # The study runs two audits of each model. The step "search" uses the gradient search.
+        search_job = results.get_job("search", group.job.cell)
+        search_rows = results.rows(search_job.folder)
         search_values = search_rows.reindex(group.rows.index)[statistic]
         yield (
             *group.table_labels,

@@ -208,7 +208,7 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
     for versions in (checkpoints[1], []):
         with pytest.raises(
             AttnProbeError,
-            match=r"expected at least one version of the model|expected a list for versions",
+            match=r"needs at least one version to compare|expected a list for versions",
         ):
             compare(checkpoints[0], versions, reviews_folder, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()

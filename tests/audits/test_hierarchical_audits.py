@@ -98,7 +98,7 @@ def test_no_sentence_has_no_probability(han):
 
 def test_rationales_of_words_are_nothing_to_sentences(han):
     rows = [{"text": text, "label": 0, "rationale": [0]} for text in REAL]
-    with pytest.raises(AttnProbeError, match="needs human rationales, but found none"):
+    with pytest.raises(AttnProbeError, match="needs the words that people marked"):
         audit(han[0], rows, tokenizer=han[1], tests=["plausibility"], progress=False)
     by_default = audit_by_name(han[0], rows, tokenizer=han[1], n_permutations=2)
     assert "plausibility" not in by_default.provenance["tests"]

@@ -105,7 +105,7 @@ def test_checkpoints_without_a_best_one_are_not_guessed(run_folder, tmp_path):
     assert locate_checkpoint(folder / "checkpoint-2").name == str(folder / "checkpoint-2")
     assert locate_checkpoint(folder, subfolder="checkpoint-1").name.endswith("checkpoint-1")
     refused(
-        "correct it, or leave it out",
+        "Correct its name, or remove this option",
         locate_checkpoint,
         folder,
         subfolder="checkpoint-9",

@@ -147,9 +147,9 @@ def test_a_certain_change_is_an_exit_code(checkpoint, reviews_folder, tmp_path, 
 @pytest.mark.parametrize(
     ("versions", "options", "message"),
     [
-        ([], {}, "at least one version of the model, got none"),
+        ([], {}, "at least one version to compare with the model, got none"),
         ("int8", {}, "expected a list for versions of compare"),
-        (["int8"], {"weights": "int4"}, "Add this change to the versions"),
+        (["int8"], {"weights": "int4"}, r"pass versions=\['int4'\] instead"),
         (["int8", "/typo"], {}, "expected a model at /typo, which does not exist"),
     ],
 )

@@ -327,7 +327,10 @@ def test_vectors_of_all_the_text_formats(tmp_path):
 
 def test_vectors_that_cannot_be_read(tmp_path):
     for content, expected in (
-        ("the 1 2\nfilm 1\n", "must contain a word and 2 numbers, but has 2 fields"),
+        (
+            "the 1 2\nfilm 1\n",
+            "must contain a word and 2 numbers, separated by spaces, but has 2 fields",
+        ),
         ("9 2\nthe 1 2\n\n", "line 3 of .*v must contain a word"),
         ("the 1 2\nfilm 1 two\n", "must contain 2 numbers after the word"),
         ("the\n", "line 1 of .*v must contain a word"),

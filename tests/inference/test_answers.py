@@ -359,7 +359,7 @@ def test_columns_and_units_that_are_not_there_are_refused(chat, model):
 def test_turns_need_a_chat_template(plain, model):
     turns = [{"role": "user", "content": PASSAGE}]
     rows = [{"context": PASSAGE, "turns": turns}]
-    refused("turns need a tokenizer with a chat template", made, rows, plain, model)
+    refused("conversations need a tokenizer with a chat template", made, rows, plain, model)
 
 
 def test_an_answer_that_continues_no_prompt_is_refused(model):

@@ -422,7 +422,7 @@ def test_bad_input(classifier, bert, make_checkpoint, folder, copy_of, tmp_path)
         (classifier, {"over_heads": "sum"}, "mean or max for over_heads, got 'sum'"),
         (classifier, {"epochs": 0}, "epochs must be at least 1"),
         (no_padding, {"epochs": 1}, "needs a tokenizer with a padding token"),
-        (uniform, {"words": ["film"]}, "needs a model with one level of trained attention"),
+        (uniform, {"words": ["film"]}, "needs a model with trained attention over the words"),
     ):
         with pytest.raises(AttnProbeError, match=message):
             run_deception(tmp_path / "m", model, folder, **options)

@@ -42,7 +42,7 @@ MAX_DELETION_TOKENS = 4096
 class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase):
     """Base class for adapters to all attention classifiers.
 
-    The adapter works on a frozen copy of the model in `dtype`; the user's model is not changed. The
+    The adapter works on a frozen copy of the model in `dtype`; the original model is not changed. The
     default is float64. If a prediction is saturated, leave-one-out ranks differences as small as
     1e-8, and in float32 such ranks would depend on the other texts in the batch.
 
@@ -107,8 +107,9 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         return values[:, site.query or 0]
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the probabilities with the user's own model, `[batch, classes]`."""
+        """Compute the probabilities with the original model (without hooks), `[batch, classes]`."""
         inputs = batch.tokenizer_output or batch.inputs
+        # "units" is the sentence number of each token. Only the adapter uses it, not the model.
         arguments = {
             name: value.to(batch.mask.device) for name, value in inputs.items() if name != "units"
         }

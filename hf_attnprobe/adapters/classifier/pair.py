@@ -23,7 +23,9 @@ from hf_attnprobe.protocol import Batch, Observation
 
 
 class TanhArgument(NamedTuple):
-    """Argument of the classifier's tanh, Σ_t a_t tokens_t + constant, with attention weights a_t.
+    """Terms of the sum to which the classifier applies tanh.
+
+    The sum is Σ_t a_t tokens_t + constant, with the attention weights a_t.
 
     Attributes:
         constant: Contribution of the query and the biases, `[batch, inner]`.
@@ -42,7 +44,7 @@ class PairState(NamedTuple):
         states: Encoder states for the first text, `[batch, keys, hidden]`.
         query: Query vector q from the second text, `[batch, hidden]`.
         candidates: Labels that may be predicted, bool `[batch, classes]`.
-        argument: Argument of the classifier's tanh.
+        argument: Terms of the sum to which the classifier applies tanh.
     """
 
     first: Tensor
@@ -111,7 +113,7 @@ class PairAdapter(SingleHeadAdapter):
         return self._compute_probs(attention[self.layer], state.argument, state.candidates)
 
     def _compute_tanh_argument(self, states: Tensor, query: Tensor) -> TanhArgument:
-        """Compute the argument of the classifier's tanh.
+        """Compute the terms of the sum to which the classifier applies tanh.
 
         Args:
             states: Encoder states, `[batch, keys, hidden]`.
@@ -127,12 +129,13 @@ class PairAdapter(SingleHeadAdapter):
         """Compute the probabilities from attention weights, which need not sum to 1.
 
         Args:
-            attention: Attention weights, `[copies, batch, 1, 1, keys]`.
-            argument: Argument of the classifier's tanh.
+            attention: Several versions (copies) of the attention weights,
+                `[copies, batch, 1, 1, keys]`.
+            argument: Terms of the sum to which the classifier applies tanh.
             candidates: Labels that may be predicted, bool `[batch, classes]`.
 
         Returns:
-            Probabilities `[copies, batch, classes]`.
+            Probabilities for each version, `[copies, batch, classes]`.
         """
         # The weights have shape [batch, copies, keys].
         weights = attention[:, :, 0, 0].transpose(0, 1)

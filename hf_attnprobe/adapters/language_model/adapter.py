@@ -168,7 +168,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if capability is HeadValues:
             return (
                 "the test needs one value vector per unit, but a unit of a passage has one per "
-                "token; leave the test out"
+                "token; remove this test"
             )
         if capability is OutputProjections:
             return self._head_support.no_projections
@@ -177,7 +177,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         if capability is KeptPositions and not self.keeps_positions:
             return (
                 "the test needs a model that accepts position_ids counted from 0, but "
-                f"{type(self.model).__name__} does not; leave the test out"
+                f"{type(self.model).__name__} does not; remove this test"
             )
         return super().lacks(capability, site)
 

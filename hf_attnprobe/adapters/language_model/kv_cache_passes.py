@@ -47,9 +47,9 @@ from hf_attnprobe.core.errors import AttnProbeError
 
 
 MAX_DELETION_TOKENS_ON_CPU = 512
-"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
+"""Maximum number of tokens in one forward pass on a CPU, in passes over prompts with deleted units.
 
-Larger passes would not take less time per token.
+A larger pass would not be faster: twice as many tokens take twice as long.
 """
 CONSTANT_TIME_TOKENS = 1024
 """Number of tokens up to which all forward passes on a GPU take about the same time.

@@ -170,7 +170,7 @@ def find_unit_representatives(
 # --- The adapter ---------------------------------------------------------------------------------
 
 MAX_DELETION_TOKENS_ON_CPU = 1024
-"""Maximum number of tokens in a forward pass on a CPU that measures the effect of deletions.
+"""Maximum number of tokens in one forward pass on a CPU, in passes over texts with deleted tokens.
 
 This limit was the fastest of those from 512 to 4,096 tokens. Larger passes exceed a core's cache.
 """
@@ -219,7 +219,7 @@ class TransformerAdapter(
     """Adapter that reads and edits a Transformer's attention in every layer and head.
 
     The adapter works on a copy of the model that shares its weights, in eval mode. The copy keeps
-    the precision and the attention implementation. The user's model is never hooked or changed.
+    the precision and the attention implementation. The original model is never hooked or changed.
     Move the model to its device before creating the adapter.
 
     Args:
@@ -298,7 +298,7 @@ class TransformerAdapter(
             name = type(self.model).__name__
             return (
                 f"expected a model whose layers are in an nn.ModuleList, found none in {name}; "
-                "leave the test out"
+                "remove this test"
             )
         if (
             capability is Stack
@@ -368,21 +368,23 @@ class TransformerAdapter(
         attention: list[Tensor] = []
         visible: list[Tensor] = []
 
-        def record_layer(layer: int, weights: Tensor, scores: Tensor) -> Tensor:
+        def record_layer(layer: int, weights: Tensor, attention_scores: Tensor) -> Tensor:
             n_heads = self.n_heads[layer]
-            precise = torch.promote_types(weights.dtype, torch.float32)
-            attention.append(unpack_heads(weights, n_heads).to(precise))
-            visible.append(find_visible_keys(unpack_heads(scores, n_heads)[:, 0]))
+            # Weights in half precision are stored as float32.
+            stored_dtype = torch.promote_types(weights.dtype, torch.float32)
+            attention.append(unpack_heads(weights, n_heads).to(stored_dtype))
+            # Masked keys have a very low attention score. All heads have the same mask.
+            first_head_scores = unpack_heads(attention_scores, n_heads)[:, 0]
+            visible.append(find_visible_keys(first_head_scores))
             return weights
 
-        error_handling = shorten_model_errors(batch.inputs)
         with (
             torch.no_grad(),
-            error_handling,
+            shorten_model_errors(batch.inputs),
             record_calls(self.layout.blocks) as calls,
         ):
-            scores = self.compute_logits(batch.inputs, record_layer)
-        probs = self.head.compute_probs(scores, batch.inputs)
+            logits = self.compute_logits(batch.inputs, record_layer)
+        probs = self.head.compute_probs(logits, batch.inputs)
         if not probs.isfinite().all():
             raise AttnProbeError(
                 f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
@@ -392,13 +394,13 @@ class TransformerAdapter(
         return Observation(self, batch, probs, tuple(attention), state)
 
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
-        """Compute the probabilities with the user's own model, `[batch, classes]`."""
+        """Compute the probabilities with the original model (without hooks), `[batch, classes]`."""
         inputs = dict(batch.inputs)
         tokenizer_output = {
             name: value.to(batch.mask.device) for name, value in batch.tokenizer_output.items()
         }
         if tokenizer_output:
-            # The user's model receives all choices, so no logits are taken from the batch.
+            # The original model receives all choices, so no logits are taken from the batch.
             inputs.pop("choice_logits", None)
         with shorten_model_errors(batch.inputs):
             result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))

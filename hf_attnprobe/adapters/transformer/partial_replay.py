@@ -280,15 +280,18 @@ def index_rows(is_chosen: Tensor) -> Tensor | None:
 
 
 def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
-    """Select the values of some tokens (rows) of each text.
+    """Select the values of some tokens of each text.
+
+    The selected tokens are called rows. They are the same for all copies and heads.
 
     Args:
-        values: Values for all tokens, `[batch, queries, width]`, `[copies, batch, queries, width]`
-            or `[copies, batch, heads, queries, width]`. All copies and heads use the same tokens.
-        rows: Positions to select, int `[batch, rows]`, or None for all rows.
+        values: Values for all tokens, `[batch, tokens, width]`, `[copies, batch, tokens, width]`
+            or `[copies, batch, heads, tokens, width]`. The copies are versions of the same text
+            with different attention.
+        rows: Positions of the tokens to select, int `[batch, rows]`, or None for all tokens.
 
     Returns:
-        The values, with the axis `rows` instead of `queries`.
+        The values of the selected tokens. The axis `tokens` becomes the axis `rows`.
     """
     if rows is None:
         return values
@@ -300,15 +303,15 @@ def take_rows(values: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
-    """Copy the values of all tokens, and replace those of some tokens (rows) in each copy.
+    """Copy the values of all tokens, and replace the values of some tokens (rows) in each copy.
 
     Args:
-        values: Values for all tokens, `[batch, queries, hidden]`.
-        rows: Positions to replace, int `[batch, rows]`, or None for all rows.
-        new: New rows for each copy, `[copies, batch, rows, hidden]`.
+        values: Values for all tokens, `[batch, tokens, hidden]`.
+        rows: Positions of the tokens to replace, int `[batch, rows]`, or None for all tokens.
+        new: New values for each copy, `[copies, batch, rows, hidden]`.
 
     Returns:
-        Values `[copies, batch, queries, hidden]`.
+        Values `[copies, batch, tokens, hidden]`.
     """
     if rows is None:
         return new
@@ -321,12 +324,12 @@ def put_rows(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
 RunHead = Callable[[Tensor], Tensor]
 """Type of a function that runs the rest of the model after the last block.
 
-It receives the last hidden states `[copies, batch, queries, hidden]` and returns the task head's
-scores `[copies, batch, ...]`.
+It receives the last hidden states `[copies, batch, queries, hidden]` and returns prediction scores,
+such as logits, `[copies, batch, ...]`. Copies are versions of a text with different attention.
 """
 
 
-def is_stack(calls: Sequence[BlockCall]) -> bool:
+def are_blocks_chained(calls: Sequence[BlockCall]) -> bool:
     """Check whether the output of each block is the input of the next block.
 
     Args:
@@ -359,7 +362,7 @@ def find_sublayers(
         The modules of each block (attention sublayer), or None if the model has a structure that
         partial replays do not support.
     """
-    if len(calls) != len(n_heads) or not is_stack(calls):
+    if len(calls) != len(n_heads) or not are_blocks_chained(calls):
         return None
     sublayers = []
     for call, n_layer_heads in zip(calls, n_heads, strict=True):
@@ -443,24 +446,24 @@ class PartialReplay:
 
     @torch.no_grad()
     def is_exact(self, tolerance: float) -> bool:
-        """Check that partial replays of this batch give exact results.
+        """Check that recomputing only a part of the model gives the same results as the whole model.
 
-        The outputs of a block must not change if the batch is repeated, or if only some tokens are
-        computed. Blocks of the same class with the same arguments are checked once.
+        The output of a block for a token must not change if the batch is larger, or if the block
+        is run on fewer tokens.
 
         Args:
             tolerance: Largest allowed difference for real tokens, relative to the block's largest
                 output.
         """
-        if not is_stack(self.calls):
+        if not are_blocks_chained(self.calls):
             return False
-        layer_by_arguments = {}
+        # Blocks of the same class with the same arguments behave alike, so one of them is checked.
+        # The later layer replaces the earlier one.
+        layers_to_check = {}
         for layer, call in enumerate(self.calls):
-            layer_by_arguments[_identify_arguments(call)] = layer
+            layers_to_check[_identify_arguments(call)] = layer
         try:
-            return all(
-                self._is_block_exact(layer, tolerance) for layer in layer_by_arguments.values()
-            )
+            return all(self._is_block_exact(layer, tolerance) for layer in layers_to_check.values())
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError, TypeError):
@@ -506,7 +509,9 @@ class PartialReplay:
         return self.mask.shape[1]
 
     def replay(self, layer: int, edited: Tensor, edit_above: AttentionEdit | None = None) -> Tensor:
-        """Compute the task head's scores with new attention weights in a layer.
+        """Compute the model's prediction scores with new attention weights in a layer.
+
+        Several versions (copies) of the attention weights are computed at once.
 
         Args:
             layer: Number of the lowest edited layer.
@@ -515,7 +520,7 @@ class PartialReplay:
                 texts; None for no edit.
 
         Returns:
-            Scores `[copies, batch, ...]`.
+            Prediction scores, such as logits, `[copies, batch, ...]`.
         """
         rows = self.readout_rows if layer == self.top_layer else None
         edited = take_rows(edited, rows)
@@ -537,16 +542,18 @@ class PartialReplay:
         return self.run_from_change(layer, heads, rows, output_change, edit_above)
 
     def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
-        """Compute the task head's scores after replacing one head's output.
+        """Compute the model's prediction scores after replacing the output of one attention head.
+
+        Several replacements (copies) are computed at once.
 
         Args:
-            layer: Layer index.
-            head: Head index.
+            layer: Layer of the attention head.
+            head: Index of the attention head in its layer.
             query: The only query whose output is replaced, or None for all queries.
-            output: New head outputs, `[copies, batch, queries, width]`.
+            output: New outputs of the attention head, `[copies, batch, queries, width]`.
 
         Returns:
-            Scores `[copies, batch, ...]`.
+            Prediction scores, such as logits, `[copies, batch, ...]`.
         """
         values = self.get_sublayer_results(layer).values[:, head]
         weights = self.attention[layer][:, head]
@@ -555,8 +562,10 @@ class PartialReplay:
         if query is not None:
             is_replaced = torch.arange(change.shape[2], device=change.device) == query
             change = change * is_replaced[:, None]
+        # In the last layer, only the tokens from which the prediction is read are needed.
         rows = self.readout_rows if layer == self.top_layer else None
         change = take_rows(change, rows)
+        # Add the change to the recorded output, and run the rest of the model.
         return self.run_from_change(layer, [head], rows, change.unsqueeze(2))
 
     def get_sublayer_results(self, layer: int) -> SublayerResults:
@@ -582,17 +591,19 @@ class PartialReplay:
         change: Tensor,
         edit_above: AttentionEdit | None = None,
     ) -> Tensor:
-        """Compute the task head's scores after adding a change to some heads' outputs.
+        """Compute the model's prediction scores after adding a change to attention heads' outputs.
+
+        Several versions (copies) of the change are computed at once.
 
         Args:
-            layer: Layer index.
-            heads: Indices of the changed heads.
+            layer: Layer of the attention heads.
+            heads: Indices of the changed attention heads.
             rows: Rows that change, int `[batch, rows]`, or None for all rows.
             change: Tensor that is added to the head outputs, `[copies, batch, heads, rows, width]`.
             edit_above: Edit for the layers above, see `replay`.
 
         Returns:
-            Scores `[copies, batch, ...]`.
+            Prediction scores, such as logits, `[copies, batch, ...]`.
         """
         new_rows = self._run_edited_block(layer, heads, rows, change)
         if layer < self.top_layer:
@@ -609,7 +620,9 @@ class PartialReplay:
         rows: Tensor | None,
         change: Tensor,
     ) -> Tensor:
-        """Compute the output of a block after a change of some head outputs.
+        """Compute the output of a block after adding a change to some attention heads' outputs.
+
+        Several versions (copies) of the change are computed at once.
 
         Args:
             layer: Layer index.

@@ -73,7 +73,7 @@ class HookedTransformer:
     """A copy of a model that shares its weights, with access to its attention.
 
     Args:
-        model: The user's model, which is not changed.
+        model: The original model, which is not changed.
         head: Its task head.
         dtype: Data type for all computations; None keeps the weights' type.
         tokens_per_pass: Token count for a forward pass; None chooses it by device.

@@ -211,8 +211,8 @@ class TokenTagHead(TaskHead):
             is_predicting = inputs["labelled"].bool() & mask
         if not is_predicting.any(1).all():
             raise AttnProbeError(
-                "expected a word with a tag in every text, but a text has none; leave texts without "
-                "tags out"
+                "every text must have at least one word with a tag, but a text has none. Remove texts "
+                "without tags."
             )
         return dict(inputs) | _number_slots(is_predicting)
 
@@ -542,8 +542,8 @@ def create_head(
     if predicts == "number" or threshold is not None:
         option = "predicts" if threshold is None else "threshold"
         raise AttnProbeError(
-            f"{option} is only for models that predict a number, but {name} is for another task; "
-            "leave the option out"
+            f"{option} is only for models that predict a number, but {name} is for another task. "
+            "Remove this option."
         )
     return HEAD_CREATORS_BY_SUFFIX[suffix](model, mask_id)
 
@@ -656,7 +656,7 @@ def _create_text_head(
         if len(names) > 1 and not is_regression:
             raise AttnProbeError(
                 f"predicts='number' needs a model with one logit, but this model has {len(names)} "
-                f"classes ({', '.join(names[:5])}); leave the option out"
+                f"classes ({', '.join(names[:5])}). Remove this option."
             )
         unit = 1.0 if scale is None else scale
         number = predictions.make_number_prediction(

@@ -239,8 +239,8 @@ class AttentionClassifierConfig(PreTrainedConfig):
         )
         if not are_valid or len(set(token_ids)) < len(token_ids):
             raise ValueError(
-                f"answer_token_ids must be different ids from 0 to {self.vocab_size - 1}, got "
-                f"{token_ids!s:.60}"
+                f"answer_token_ids must be ids between 0 and {self.vocab_size - 1}, without "
+                f"duplicates, got {token_ids!s:.60}"
             )
 
     @property

@@ -224,7 +224,9 @@ def find_candidates(input_ids: Tensor, first: Tensor, answer_token_ids: list[int
 
 
 def allow_all_if_none(candidates: Tensor) -> Tensor:
-    """Mark all labels as candidates in texts without any candidate.
+    """Allow all labels in texts for which no label is allowed.
+
+    Only allowed labels (candidates) can be predicted.
 
     Args:
         candidates: Which labels are candidates, bool ``[batch, classes]``.
@@ -236,22 +238,24 @@ def allow_all_if_none(candidates: Tensor) -> Tensor:
 
 
 def check_label_candidates(labels: Tensor, candidates: Tensor) -> None:
-    """Check that the correct label of each text is one of its candidates.
+    """Check that the answer to each question occurs in the text about which the question is asked.
 
-    A label that is not a candidate has the probability 0, so its loss would be infinite.
+    In a model with ``answer_token_ids``, every label stands for a word. The model only predicts
+    words of the first text (candidates). The loss of any other label would be infinite.
 
     Args:
         labels: Correct labels, int64 ``[batch]``. Negative labels are ignored.
-        candidates: Which labels are candidates, bool ``[batch, classes]``.
+        candidates: Labels whose words occur in the first text, bool ``[batch, classes]``.
 
     Raises:
-        ValueError: If a label is not a candidate.
+        ValueError: If the word of a correct label does not occur in the first text.
     """
     is_candidate = candidates.gather(-1, labels.clamp_min(0)[:, None])[:, 0]
     invalid_rows = (~is_candidate & (labels >= 0)).nonzero()[:, 0]
     if len(invalid_rows):
         row = int(invalid_rows[0])
         raise ValueError(
-            f"row {row} of the batch has label {int(labels[row])}, but the word for this label "
-            "does not occur in the first text. Remove such texts, or set answer_token_ids=None."
+            f"row {row} of the batch has label {int(labels[row])}, but the model can only answer with "
+            "words of the first text, and the word of this label is not among them. Remove such "
+            "rows, or set answer_token_ids=None to allow all labels."
         )
