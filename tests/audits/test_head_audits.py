@@ -208,7 +208,7 @@ def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path
         (tmp_path / "base", {}, "attnprobe train --model"),
         (fnet, own, "attention"),
         (make(vocab_size=9), own, "tokenizer"),
-        (broken, own, "finite"),
+        (broken, own, "the model returns NaN or infinity for all 10 texts of a sample"),
     ):
         with pytest.raises(AttnProbeError, match=said):
             quick(model, data, output_dir=tmp_path / "out", **options)

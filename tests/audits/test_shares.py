@@ -27,7 +27,7 @@ from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refused, refuses
 
 
-TESTS = ["correlation", "erasure", Permutation(n_permutations=3)]
+TESTS = ["correlation", "exchange", "erasure", Permutation(n_permutations=3)]
 N = 3
 ROUNDING = {"rtol": 1e-6, "atol": 1e-6}
 """Batches differ, and some numbers are float32."""
