@@ -17,6 +17,7 @@ from hf_attnprobe.protocol import (
     BlockOutputs,
     Differentiable,
     EditableInputs,
+    ExchangeableUnits,
     HeadOutputs,
     HeadValues,
     IntegratedGradients,
@@ -45,7 +46,7 @@ def check_adapter(adapter: AttentionModelBase, batch: Batch) -> None:
     - Editing the attention in any layer changes the output, but only for the edited text and copy.
 
     For optional capabilities, gradients are compared with finite differences, and leave-one-out
-    with shorter texts. Linear read-outs and head outputs are compared with edited attention.
+    with shorter texts. An exchange of units for themselves must change nothing. Linear read-outs and head outputs are compared with edited attention.
 
     Args:
         adapter: The adapter that `hf_attnprobe.wrap` would return.
@@ -421,6 +422,49 @@ def _check_inputs(observation: Observation) -> None:
             _expect_close(without[row, position], expected, message)
 
 
+def _check_exchanges(observation: Observation) -> None:
+    """Check that exchanged units change the output, but only of the edited text."""
+    model = observation.model.require(ExchangeableUnits)
+    probs, content = observation.probs, observation.batch.content_mask
+    contents = model.read_unit_contents(observation)
+    positions = [is_unit.nonzero()[:, 0].tolist() for is_unit in content]
+    _expect(
+        [sorted(text_contents) for text_contents in contents] == positions,
+        "expected read_unit_contents to return the positions of all explained units",
+    )
+    # The first copy keeps all units, and the second copy exchanges every unit for itself.
+    sets = torch.stack([torch.zeros_like(content), content])
+    same_probs = model.exchange_inputs(observation, sets, contents)
+    _expect_shape(same_probs, (2, *probs.shape), "exchange_inputs")
+    _expect_close(same_probs[0], probs, "the same probabilities if no unit is exchanged")
+    _expect_close(
+        same_probs[1], probs, "the same probabilities if units are exchanged for themselves"
+    )
+    # Every unit is exchanged for the first unit of the next text, in one text at a time.
+    n_texts = len(content)
+    first_units = [next(iter(text_contents.values()), None) for text_contents in contents]
+    replacements = [
+        dict.fromkeys(text_positions, first_units[(text + 1) % n_texts])
+        for text, text_positions in enumerate(positions)
+    ]
+    is_edited = torch.eye(n_texts, dtype=torch.bool, device=content.device)
+    sets = is_edited[..., None] & content
+    is_tested = is_edited & content.any(-1) & content.any(-1).roll(-1)
+    if not is_tested.diagonal().all():
+        return
+    edited_probs = model.exchange_inputs(observation, sets, replacements)
+    unedited = probs.expand_as(edited_probs)
+    _expect_close(
+        edited_probs[~is_edited],
+        unedited[~is_edited],
+        "an exchange in one text to leave the other texts unchanged",
+    )
+    _expect(
+        not torch.equal(edited_probs[is_edited], unedited[is_edited]),
+        "expected an exchange of all units to change the probabilities",
+    )
+
+
 def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
     """Remove the first explained token from a text.
 
@@ -562,6 +606,7 @@ CHECKS = {
     Differentiable: _check_gradients,
     IntegratedGradients: _check_integrated_gradients,
     EditableInputs: _check_inputs,
+    ExchangeableUnits: _check_exchanges,
     LinearReadout: _check_linear_readout,
     HeadValues: _check_head_values,
     OutputProjections: _check_projections,

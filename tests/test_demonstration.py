@@ -75,14 +75,14 @@ def test_a_model_that_attends_to_the_rationale_is_told_from_one_that_does_not(tm
     )
     word = tokenizer.convert_tokens_to_ids("wonderful" if attended == "cue" else "film")
     with torch.no_grad():
-        model.get_input_embeddings().weight.zero_()[word] = 100.0
+        model.get_input_embeddings().weight.zero_()[word] = 20.0
         model.attention_classifier.attention.query.weight.fill_(1.0)
     data = Dataset.from_dict({"text": [text], "label": [1], "rationale": [[3]]})
     report = audit(model, data, ["plausibility"], tokenizer=tokenizer, progress=False)
     said = f": attention {100 * (attended == 'cue')}% · "
-    assert said in format_rationale_line(
+    assert said in format_rationale_line(report) and "chance 25% (1 text)" in format_rationale_line(
         report
-    ) and "chance 25% (1 texts)" in format_rationale_line(report)
+    )
 
 
 # --- a language model ---------------------------------------------------------------------------

@@ -160,7 +160,7 @@ def test_changes_that_are_not_the_models_own_are_found_after_the_audit(name, mon
 
     monkeypatch.setattr(LanguageModelAdapter, name, slightly_wrong)
     refused(
-        "the prompts of this model cannot be edited correctly",
+        "the edited prompts of this model are incorrect",
         audit,
         (llama(), plain()),
         Answers([ROW] * 2),

@@ -99,6 +99,24 @@ BUGS = [
         "compute_leave_one_out to equal erase_inputs of",
     ),
     ("erase_inputs", lambda probs, *_, **__: probs.flip(-1), "if nothing is erased"),
+    ("read_unit_contents", lambda contents, _: contents[::-1], "positions of all explained units"),
+    ("exchange_inputs", lambda probs, *_: probs[0], "exchange_inputs: expected the shape"),
+    (
+        "exchange_inputs",
+        lambda probs, *_: probs.roll(1, dims=0) if len(probs) == 2 else probs.flip(-1),
+        "an exchange in one text to leave the other texts unchanged",
+    ),
+    ("exchange_inputs", lambda probs, *_: probs.flip(-1), "if no unit is exchanged"),
+    (
+        "exchange_inputs",
+        lambda probs, *_: torch.stack([probs[0], probs[1].flip(-1)]),
+        "if units are exchanged for themselves",
+    ),
+    (
+        "exchange_inputs",
+        lambda probs, observation, *_: observation.probs.expand_as(probs),
+        "an exchange of all units to change the probabilities",
+    ),
     ("replay_outputs", lambda probs, *_: probs.flip(-1), "outputs of Site.*head=0"),
     (
         "replay_masked",

@@ -15,6 +15,7 @@ from hf_attnprobe.protocol import (
     AttentionModelBase,
     BlockOutputs,
     EditableInputs,
+    ExchangeableUnits,
     HeadOutputs,
     LinearReadout,
     MaskedReplay,
@@ -53,10 +54,11 @@ def test_a_transformer_has_no_linear_readout(family):
     assert observation.token_logits is None
 
 
-def test_images_have_no_editable_inputs():
+def test_images_have_no_editable_inputs_and_nothing_to_exchange():
     model = wrap(get_shared_model("vit"))
-    assert lacking(model) == {LinearReadout, EditableInputs}
-    assert "the model reads images" in model.lacks(EditableInputs)
+    assert lacking(model) == {LinearReadout, EditableInputs, ExchangeableUnits}
+    for capability in (EditableInputs, ExchangeableUnits):
+        assert "the model reads images" in model.lacks(capability)
 
 
 def test_where_two_stacks_meet_there_is_no_stack():

@@ -126,7 +126,7 @@ def test_a_tokenizer_is_one(wrong_value, models):
 
 
 def test_what_is_wrong_is_said_with_what_is_expected():
-    with refuses("expected AuditOptions for options of audit, got {'seed': 1}; see help"):
+    with refuses("expected AuditOptions for options of audit, got {'seed': 1}. See help"):
         audit("none", ["a"], options={"seed": 1})
     with refuses("expected a list of texts for folders of compare_audits, got 'a'"):
         compare_audits("a")
