@@ -188,7 +188,7 @@ def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, token
         differs |= not np.allclose(kept["crossed"], kept["in sample"])
     assert differs  # else this test could not tell the two apart
     said = report.to_markdown()
-    assert "crossed: each half's order comes from the other half" in said
+    assert "cross-validated: the order for each half comes from the other half" in said
     assert (
         parse_report(convert_report_to_json(report) | convert_extras_to_json(report)).prune == curve
     )

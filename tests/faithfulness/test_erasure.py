@@ -195,6 +195,65 @@ def find_smallest_by_brute_force(
     return min(sizes, default=math.nan)
 
 
+SPARSE_TEXTS = (
+    [2, 9, 6, 41, 9, 7, 3],
+    [2, 8, 5, 8, 8, 3],
+    [2, 7, 7, 7, 3],
+    [2, 11, 12, 13, 14, 15, 16, 3],
+    [2, 33, 12, 33, 9, 9, 3],
+    [2, 5, 3],
+)
+"""Texts in which words are repeated; all words of the third are the same."""
+
+
+@pytest.mark.parametrize("bias", [0.0, 40.0])
+@pytest.mark.parametrize("n_labels", [2, 4])
+def test_the_last_step_counts_if_weights_of_exactly_0_remain(n_labels, bias):
+    """As in models with sparse attention: without the last positive weight there is no attention.
+
+    It does not count in texts without such weights, which would be erased as a whole, or if the
+    model decides alike without any attention, as by a large bias.
+    """
+    sizes = {"read_out": 30, "query": 1e5, "encoder": "none", "num_labels": n_labels}
+    model = tiny_models.classifier(60, attention="dot_product", **sizes).double()
+    with torch.no_grad():
+        model.classifier.bias[0] = bias
+    adapter = wrap(model)
+    batch = adapter.prepare(tiny_models.encoded(SPARSE_TEXTS), range(50, 50 + len(SPARSE_TEXTS)))
+    observation = adapter.observe(batch)
+    result = erasure(observation, SITE, seed=3)
+    shuffled = draw_permutations(
+        observation.batch.content_mask[:, None],
+        5,
+        seed=3 + ERASURE_SEED_OFFSET,
+        example_ids=observation.batch.example_ids,
+    )[:, :, 0]
+    n_counted = 0
+    for row in range(len(SPARSE_TEXTS) - 1):
+        decode, words = make_decoder(adapter, observation, row)
+        attention = observation.read(SITE)[row, words]
+        n_positive = int((attention > 0).sum())
+        has_zeros = n_positive < len(attention)
+        assert has_zeros == (row != 2) and n_positive in (1, 2, 3)
+        is_lost = has_lost_margin(decode(attention), decode(0 * attention))
+        best = find_smallest_by_brute_force(decode, attention, has_lost_margin)
+        if has_zeros and is_lost:
+            best = np.nanmin([best, n_positive])
+            n_counted += 1
+        orders = [
+            attention.argsort(descending=True, stable=True).tolist(),
+            *(drawn[row, words].argsort(descending=True).tolist() for drawn in shuffled),
+        ]
+        needed = [
+            compute_erased_fraction(
+                decode, attention, order, has_lost_margin, all_zero=has_zeros and is_lost
+            )
+            for order in orders
+        ]
+        check_margin_loss(result, row, needed[0], needed[1:], best / len(attention))
+    assert n_counted == 0 if bias else n_counted > 0
+
+
 def test_product_and_margins_differ_by_the_bias_alone(observe):
     adapter, observation = observe()
     adapter.model.classifier.bias.data.fill_(4.0)

@@ -39,6 +39,30 @@ def read_rows(folder):
     return rows.drop_duplicates(["test", "statistic", "layer", "head", "example_id"])
 
 
+def choose_class(classes):
+    """Choose the most frequent class of some copies; −1 for a tie, or if there is no class."""
+    counts = classes[classes >= 0].value_counts()
+    most_frequent = counts.index[counts == counts.max()]
+    return most_frequent[0] if len(most_frequent) == 1 else -1
+
+
+def merge_copies(rows):
+    """Merge the rows of texts that the model reads alike, to their mean and the smallest id."""
+    is_identity = (rows.test == "prediction") & (rows.statistic == "identity")
+    identities = rows[is_identity].set_index("example_id").value
+    smallest_ids = identities.groupby(identities).transform(lambda copies: copies.index.min())
+    merged_ids = rows.example_id.map(smallest_ids)
+    columns = ["test", "statistic", "layer", "head"]
+    rows = rows.assign(example_id=merged_ids.fillna(rows.example_id).astype(int))
+    groups = rows.groupby([*columns, "example_id"]).value
+    merged = groups.mean()
+    is_class = merged.index.get_level_values("test") == "prediction"
+    names = merged.index.get_level_values("statistic").str.partition("@").get_level_values(0)
+    is_class &= names.isin(["predicted_class", "label"])
+    chosen = groups.agg(choose_class)
+    return merged.where(~is_class, chosen).reset_index()
+
+
 def pivot_site(rows, layer, head):
     """Pivot the rows of one site to texts × statistics."""
     site_rows = rows[(rows.layer == layer) & (rows["head"] == head)]

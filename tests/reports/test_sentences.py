@@ -148,7 +148,7 @@ def check_whole(report):
 
 
 def check(report, folder):
-    rows = recompute.read_rows(folder / "rows")
+    rows = recompute.merge_copies(recompute.read_rows(folder / "rows"))
     check_statistics(report, rows)
     check_accuracy(report, rows)
     check_findings(report, rows)

@@ -255,6 +255,8 @@ def generated_texts(tokenizer, n, length):
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     generator = np.random.default_rng(0)
     texts = [" ".join(generator.choice(words, length)) for _ in range(n)]
+    if length == 1:  # copies of a text would count once
+        texts = [str(word) for word in generator.choice(words, n, replace=False)]
     return datasets.Dataset.from_list(
         [{"text": text, "label": k % 2, "example_id": k} for k, text in enumerate(texts)]
     )
