@@ -251,8 +251,10 @@ def evaluate_leaving_one_out(models: pd.DataFrame) -> Errors:
         Errors of all kinds.
     """
     answers = []
-    for kind in thresholds.constructed(models).kind.unique():
-        partly, yes = thresholds.chosen(models[models.kind != kind])
+    costs = thresholds.costs_by_kind(models)
+    total = costs.sum()
+    for kind in costs.index:
+        partly, yes = thresholds.cheapest(total - costs.loc[kind])
         answers.append(answer_models(models[models.kind == kind], partly, yes))
     all_answers = pd.concat(answers)
     return find_errors(models.loc[all_answers.index], all_answers)

@@ -54,19 +54,33 @@ GRID = [
 """Pairs of thresholds that are tried."""
 
 
-def chosen(models: pd.DataFrame) -> tuple[float, float]:
-    """The pair of thresholds with the fewest errors; of equally good ones, the middle one.
+def costs_by_kind(models: pd.DataFrame) -> pd.DataFrame:
+    """The cost of every kind for each pair of thresholds, [kinds, pairs].
 
-    A wrong kind counts 1, and an open kind counts one half.
+    A kind with a wrong answer costs 1, and a kind with an open answer one half.
     """
-    costs = []
-    for partly, yes in GRID:
-        found = errors(models, answers(models, partly, yes))
-        costs.append(sum(map(len, found.wrong)) + sum(map(len, found.open)) / 2)
-    best = np.array([pair for pair, cost in zip(GRID, costs, strict=True) if cost == min(costs)])
+    own = constructed(models)
+    wrong = own.truth.map(WRONG)
+    costs = {}
+    for number, (partly, yes) in enumerate(GRID):
+        told = answers(own, partly, yes)
+        is_wrong = pd.Series([a in w for a, w in zip(told, wrong, strict=True)], index=own.index)
+        is_open = told == str(Answer.CANNOT_SAY)
+        costs[number] = is_wrong.groupby(own.kind).any() + is_open.groupby(own.kind).any() / 2
+    return pd.DataFrame(costs)
+
+
+def cheapest(costs: pd.Series) -> tuple[float, float]:
+    """The pair of thresholds with the lowest cost; of equally good ones, the middle one."""
+    best = np.array([GRID[number] for number in costs.index[np.isclose(costs, costs.min())]])
     distances = np.abs(best - np.median(best, 0)).sum(1)
     partly, yes = best[distances.argmin()].tolist()
     return partly, yes
+
+
+def chosen(models: pd.DataFrame) -> tuple[float, float]:
+    """The pair of thresholds with the fewest errors in these models."""
+    return cheapest(costs_by_kind(models).sum())
 
 
 def answers(
@@ -134,9 +148,11 @@ def leaving_one_out(models: pd.DataFrame) -> dict[str, object]:
     kinds: Iterable[str] = constructed(models).kind.unique()
     thresholds: list[Sequence[float]] = []
     wrong: list[str] = []
+    costs = costs_by_kind(models)
+    total = costs.sum()
     for kind in kinds:
-        others, own = models[models.kind != kind], models[models.kind == kind]
-        partly, yes = chosen(others)
+        own = models[models.kind == kind]
+        partly, yes = cheapest(total - costs.loc[kind])
         thresholds.append((partly, yes))
         told = answers(own, partly, yes)
         wrong += wrong_kinds(own, told, own.truth.iloc[0])[0]
