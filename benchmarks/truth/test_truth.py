@@ -395,16 +395,16 @@ def test_the_page_is_what_the_sheet_says():
 
 
 def made_up(rows):
-    names = ("kind", "truth", "seed", "right", "faithfulness", "effect")
+    names = ("kind", "truth", "seed", "right", "faithfulness", "path_share")
     models = pd.DataFrame(rows, columns=names)
-    for rule in ("faithfulness", "effect"):
+    for rule in ("faithfulness", "path_share"):
         models[f"{rule} low"] = models[rule] - 0.02
         models[f"{rule} high"] = models[rule] + 0.02
         models[f"{rule} n"] = 200
     return models
 
 
-def test_thresholds_are_half_of_the_texts_and_the_middle_of_the_gap():
+def test_thresholds_are_the_middle_of_those_with_the_fewest_errors():
     mixed = [(f"right in {10 * p}%", "no", 0, p / 10, 0.9 * p / 10, 0.3) for p in range(11)]
     kinds = [
         ("a", "yes", 0, 1.0, 0.9, 0.4),
@@ -417,7 +417,8 @@ def test_thresholds_are_half_of_the_texts_and_the_middle_of_the_gap():
     models = made_up([*mixed, *kinds])
     assert thresholds.share_at(thresholds.curve(models), 0.45) == pytest.approx(0.5)
     partly, yes = thresholds.chosen(models)
-    assert (partly, yes) == pytest.approx((0.45, 0.65))
+    # "yes" must be between "open" and b, and "partly" at most c; .375 is the middle of .3 to .45.
+    assert (partly, yes) == pytest.approx((0.35, 0.65))
     told = thresholds.answers(models, 0.45, 0.6)[-6:].tolist()
     assert told == ["yes", "yes", "partly", "no", "no", "cannot say"]
     wrong, n = thresholds.wrong_kinds(models, thresholds.answers(models, 0.45, 0.75), "yes")

@@ -73,7 +73,8 @@ def costs_by_kind(models: pd.DataFrame) -> pd.DataFrame:
 def cheapest(costs: pd.Series) -> tuple[float, float]:
     """The pair of thresholds with the lowest cost; of equally good ones, the middle one."""
     best = np.array([GRID[number] for number in costs.index[np.isclose(costs, costs.min())]])
-    distances = np.abs(best - np.median(best, 0)).sum(1)
+    # Rounding makes equal distances equal, so that the lower pair is chosen.
+    distances = np.abs(best - np.median(best, 0)).sum(1).round(6)
     partly, yes = best[distances.argmin()].tolist()
     return partly, yes
 

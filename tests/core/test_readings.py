@@ -2,6 +2,7 @@
 
 from hf_attnprobe.core.readings import get_sentence
 from hf_attnprobe.faithfulness import registry
+from hf_attnprobe.faithfulness.exchange import collect_unit_donors
 from hf_attnprobe.faithfulness.interchange import collect_donors
 from hf_attnprobe.protocol import AnswersFromPassage
 from hf_attnprobe.statistics.wording import CLASS_WORDING
@@ -12,6 +13,7 @@ from tests.helpers.observed_classifiers import SITE, observe_classifier
 def test_every_statistic_has_a_reading():
     adapter, observation = observe_classifier()
     adapter.donors = collect_donors(adapter, [observation.batch], [SITE], 0)
+    adapter.unit_donors = collect_unit_donors(adapter, [observation.batch], 0)
     for test in registry.load_tests().values():
         if AnswersFromPassage in test.needs:
             # Tested in tests/adapters/language_model/test_adapter.py.
