@@ -25,7 +25,7 @@ from benchmarks.truth.perturbation_metrics import (
     measure_soft_metrics,
 )
 from benchmarks.truth.test_truth import without
-from hf_attnprobe.faithfulness.exchange import draw_replacements, measure_movement
+from hf_attnprobe.faithfulness.exchange import draw_replacements, measure_output_change
 from hf_attnprobe.faithfulness.rankings import compute_ranking
 from hf_attnprobe.faithfulness.scale import list_rankings
 from hf_attnprobe.protocol import Site
@@ -416,7 +416,7 @@ def test_the_cross_fitted_best_by_a_loop_over_halves_of_the_donors():
         exchanged = torch.zeros(1, *batch.mask.shape, dtype=torch.bool)
         exchanged[0, text, list(words)] = True
         probs = model.exchange_inputs(observation, exchanged, draws.replacements[donor])
-        return float(measure_movement(observation, probs)[0, text])
+        return float(measure_output_change(observation, probs)[0, text])
 
     values = aggregations.measure_cross_fitted_best(model, batch, seed=SEED)
     plain_best = texts_of(rows_of(model, batch, seed=SEED, tests=["exchange"])).get_values(

@@ -301,6 +301,10 @@ def plan_turns(
         [test for test in tests if test in list_tests_with_role(role)]
         for role in ("score", "effect", "part")
     )
+    # Reports prefer exchange to deletion (test scale). If the time ends in between, all heads must be
+    # measured in the same way, so exchange runs on all heads first.
+    if "exchange" in tests:
+        score_tests = ["exchange", *score_tests]
     verdict_tests = {*score_tests, *effect_tests, *part_tests}
     other_tests = [test for test in tests if test not in verdict_tests]
 

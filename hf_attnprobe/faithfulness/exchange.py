@@ -18,7 +18,7 @@ Exchange of like with like
 Notation
     A text has words 1, ..., T and donors 1, ..., D. q is the model's output at the standard
     temperature, and q_d(S) is the output if the words in the set S are exchanged for words of donor
-    d. The movement is the total variation distance m_d(S) = 1/2 sum_c |q_c - q_d(S)_c|. The loss of
+    d. The output change is the total variation distance m_d(S) = 1/2 sum_c |q_c - q_d(S)_c|. The loss of
     word i is the mean over donors L_i = 1/D sum_d m_d({i}). a_i is the score of word i in the
     ranking that is tested, for example its attention.
 
@@ -31,7 +31,7 @@ Importance
     :func:`~hf_attnprobe.functional.rank.gini_correlation`.
 
 Removal
-    Mean movement if the k words that the ranking puts first are exchanged together::
+    Mean output change if the k words that the ranking puts first are exchanged together::
 
         removal = mean of m_d(top-k words) over donors d and k = 1, 5, 10, 20 and 50% of T, rounded up
 
@@ -46,7 +46,7 @@ Mass
     ``scale``. Code: :func:`~hf_attnprobe.faithfulness.scale.measure_mass`.
 
 Interpretation
-    1 is the best that any order of the words could reach, 0 is a random order. Movements have no
+    1 is the best that any order of the words could reach, 0 is a random order. Output changes have no
     sign: a word that speaks for the decision and a word that speaks against it both move the
     output. A word that occurs in every text cannot be exchanged for another one, so it has no
     loss: see ``same_word``. Statistics are NaN in texts that have no donor.
@@ -68,18 +68,16 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.input_erasure import mark_top_units
 from hf_attnprobe.faithfulness.options import Exchange
-from hf_attnprobe.faithfulness.rankings import compute_importance, compute_ranking
+from hf_attnprobe.faithfulness.rankings import compute_ranking
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.faithfulness.scale import (
     LOSS_TOLERANCE,
-    RANKINGS_WITHOUT_MASS,
+    compare_with_effects,
     list_rankings,
-    measure_mass,
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
 from hf_attnprobe.functional.intervention import draw_permutation
-from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.protocol import (
     ALL,
     AttentionModelBase,
@@ -116,8 +114,8 @@ READINGS: TestReadings = {
         "temperature"
     ),
     "same_word": make_share_reading(
-        "{mean:.0%} of the attention is on words that were exchanged for the same word, because they "
-        "occur in every text"
+        "{mean:.0%} of the attention is on words that all donors replace with the same word, so that "
+        "exchanging them changes nothing"
     ),
 }
 
@@ -132,7 +130,7 @@ class ExchangeResult:
     Attributes:
         exchange_importance: Gini correlation with the losses, in [-1, 1]. NaN if no word moves the
             output.
-        exchange_removal: Mean movement if the top words are exchanged, in [0, 1]. It includes the
+        exchange_removal: Mean output change if the top words are exchanged, in [0, 1]. It includes the
             entries ``random`` and ``best``; ``best`` is never smaller than any other entry.
         exchange_mass: Overlap with the losses, in [0, 1]. NaN if no word moves the output.
         exchange_mass_by_chance: Mean overlap if the scores were assigned to the words at random.
@@ -189,17 +187,9 @@ def exchange(
         name: compute_ranking(observation, site, name, seed=seed)
         for name in list_rankings(observation, site)
     }
-    importance, mass, mass_by_chance = {}, {}, {}
-    for name, ranks in ranks_by_name.items():
-        correlation = gini_correlation(losses, ranks, content)
-        importance[name] = correlation.masked_fill(~has_effect, torch.nan)
-        if name in RANKINGS_WITHOUT_MASS:
-            continue
-        scores = compute_importance(observation, site, name, seed=seed)
-        overlap, chance = measure_mass(scores, losses, content)
-        mass[name] = overlap.masked_fill(~has_effect, torch.nan)
-        mass_by_chance[name] = chance.masked_fill(~has_effect, torch.nan)
-
+    importance, mass, mass_by_chance = compare_with_effects(
+        observation, site, ranks_by_name, losses, losses, has_effect, seed
+    )
     removals = measure_exchange_removal(observation, draws, [*ranks_by_name.values(), losses])
     # The order of the losses only contributes to the best order.
     removal = dict(zip(ranks_by_name, removals, strict=False))
@@ -394,7 +384,7 @@ def _find_distant_numbers(observation: Observation, donors: UnitDonors) -> Tenso
 # --- Measurements ----------------------------------------------------------------------------
 
 
-def measure_movement(observation: Observation, probs: Tensor) -> Tensor:
+def measure_output_change(observation: Observation, probs: Tensor) -> Tensor:
     """Measure how far edits move the output at the standard temperature.
 
     Args:
@@ -430,13 +420,13 @@ def measure_exchanges(
         n_donors: Number of donors per text; None for all of them.
 
     Returns:
-        Movements ``[donors, sets, batch]``.
+        Output changes ``[donors, sets, batch]``.
     """
     sets = sets & observation.batch.content_mask
     n_sets, n_texts, _ = sets.shape
     packed_sets = np.packbits(sets.flatten(0, 1).cpu().numpy(), axis=1)
     keys = [(row % n_texts, bits.tobytes()) for row, bits in enumerate(packed_sets)]
-    movements = []
+    changes = []
     for donor in range(len(draws.replacements))[:n_donors]:
         measured: dict[tuple[int, bytes], float] = observation.remember(
             ("exchanged", draws.key, donor), dict
@@ -445,12 +435,12 @@ def measure_exchanges(
         if new_rows:
             is_new = torch.zeros(n_sets * n_texts, dtype=torch.bool)
             is_new[list(new_rows.values())] = True
-            new_movements = _exchange_new_sets(
+            new_changes = _exchange_new_sets(
                 observation, draws.replacements[donor], sets, is_new.unflatten(0, (n_sets, n_texts))
             )
-            measured.update((key, new_movements[row]) for key, row in new_rows.items())
-        movements.append([measured[key] for key in keys])
-    values = torch.tensor(movements, dtype=torch.float64, device=sets.device)
+            measured.update((key, new_changes[row]) for key, row in new_rows.items())
+        changes.append([measured[key] for key in keys])
+    values = torch.tensor(changes, dtype=torch.float64, device=sets.device)
     return values.unflatten(1, (n_sets, n_texts))
 
 
@@ -469,16 +459,16 @@ def _exchange_new_sets(
         is_new: Whether a set has to be measured, bool ``[sets, batch]``.
 
     Returns:
-        Movements for all sets and texts, one after the other; NaN for those that are not new.
+        Output changes for all sets and texts, one after the other; NaN for those that are not new.
     """
     model = observation.model.require(ExchangeableUnits)
     has_new_text = is_new.any(-1)
     # The other texts in a row exchange nothing, so the model does not run on them again.
     new_sets = sets[has_new_text.to(sets.device)] & is_new[has_new_text].to(sets.device)[..., None]
     probs = model.exchange_inputs(observation, new_sets, replacements)
-    movements = torch.full(is_new.shape, torch.nan, dtype=torch.float64)
-    movements[has_new_text] = measure_movement(observation, probs).double().cpu()
-    return movements.flatten().tolist()
+    changes = torch.full(is_new.shape, torch.nan, dtype=torch.float64)
+    changes[has_new_text] = measure_output_change(observation, probs).double().cpu()
+    return changes.flatten().tolist()
 
 
 def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -> Tensor:
@@ -508,7 +498,7 @@ def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -
 def measure_exchange_removal(
     observation: Observation, draws: ReplacementDraws, rankings: Sequence[Tensor]
 ) -> Tensor:
-    """Measure the mean movement if the first 1, 5, 10, 20 and 50% of the units are exchanged.
+    """Measure the mean output change if the first 1, 5, 10, 20 and 50% of the units are exchanged.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -516,16 +506,16 @@ def measure_exchange_removal(
         rankings: Unit ranks or scores ``[batch, keys]``, larger for more important units.
 
     Returns:
-        Movements ``[rankings, batch]``.
+        Output changes ``[rankings, batch]``.
     """
     content = observation.batch.content_mask
     turns = torch.stack([compute_removal_rank(ranks, content) for ranks in rankings])
     top_units = mark_top_units(observation, turns)
-    movements = measure_exchanges(
+    changes = measure_exchanges(
         observation, draws, top_units.flatten(0, 1), n_donors=N_REMOVAL_DONORS
     )
     # [donors, steps, rankings, batch]
-    return movements.unflatten(1, top_units.shape[:2]).mean((0, 1))
+    return changes.unflatten(1, top_units.shape[:2]).mean((0, 1))
 
 
 def _measure_same_word_share(observation: Observation, draws: ReplacementDraws) -> Tensor:

@@ -185,6 +185,46 @@ def scale(
         name: compute_ranking(observation, site, name, seed=seed)
         for name in list_rankings(observation, site)
     }
+    importance, mass, mass_by_chance = compare_with_effects(
+        observation, site, ranks_by_name, losses, token_values, has_effect, seed
+    )
+    return ScaleResult(
+        importance=importance,
+        mass=mass,
+        mass_by_chance=mass_by_chance,
+        removal=_measure_removals(
+            observation, ranks_by_name, losses, largest_removal, options.greedy_units
+        ),
+        largest_loss=largest_loss.masked_fill(~content.any(-1), torch.nan),
+    )
+
+
+def compare_with_effects(
+    observation: Observation,
+    site: Site,
+    ranks_by_name: Mapping[str, Tensor],
+    losses: Tensor,
+    token_values: Tensor,
+    has_effect: Tensor,
+    seed: int,
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Compare rankings with the effects of the tokens: importance, mass, and mass by chance.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        site: Head or head group whose attention is ranked.
+        ranks_by_name: Ranks ``[batch, keys]`` by ranking name.
+        losses: Effects ``[batch, keys]`` with which importance compares the ranks.
+        token_values: Effects ``[batch, keys]`` with which mass compares the scores.
+        has_effect: Whether any token of a text has an effect, bool ``[batch]``. The results for
+            other texts are NaN.
+        seed: Seed for the random ranking.
+
+    Returns:
+        Importance, mass and mass by chance, each ``[batch]`` by ranking name. Mass is left out for
+        :data:`RANKINGS_WITHOUT_MASS`.
+    """
+    content = observation.batch.content_mask
     importance, mass, mass_by_chance = {}, {}, {}
     for name, ranks in ranks_by_name.items():
         correlation = measure_importance(losses, ranks, content)
@@ -195,15 +235,7 @@ def scale(
         overlap, chance = measure_mass(scores, token_values, content)
         mass[name] = overlap.masked_fill(~has_effect, torch.nan)
         mass_by_chance[name] = chance.masked_fill(~has_effect, torch.nan)
-    return ScaleResult(
-        importance=importance,
-        mass=mass,
-        mass_by_chance=mass_by_chance,
-        removal=_measure_removals(
-            observation, ranks_by_name, losses, largest_removal, options.greedy_units
-        ),
-        largest_loss=largest_loss.masked_fill(~content.any(-1), torch.nan),
-    )
+    return importance, mass, mass_by_chance
 
 
 def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:

@@ -456,7 +456,7 @@ WORSE_THAN_RANDOM = "worse than a random order of the {units}"
 """Explanation of a faithfulness score whose whole confidence interval is below 0."""
 
 OPEN_QUESTIONS = {
-    "importance": "{units} with more attention matter more when exchanged",
+    "importance": "{units} with more attention matter more for the prediction",
     "erasure": "the largest attention weights decide the prediction",
     "removal": "the most attended {units} decide the prediction",
     "mass": "attention is proportional to how much the {units} matter",

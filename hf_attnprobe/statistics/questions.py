@@ -487,9 +487,10 @@ _register_part_question(
     procedure="Each word is exchanged for a word of another text that the model predicts otherwise. The "
     "new word has the same rank by attention in its text. The change of {prediction} shows how much "
     "the word matters. The score shows how well attention ranks the words that matter first.",
-    if_yes="{units} with more attention matter more when they are exchanged",
-    if_partly="{units} with more attention often matter more when they are exchanged",
-    if_no="attention hardly shows which {units} matter when they are exchanged",
+    # The clauses hold for exchanged and for deleted words.
+    if_yes="{units} with more attention matter more for the prediction",
+    if_partly="{units} with more attention often matter more for the prediction",
+    if_no="attention hardly shows which {units} matter for the prediction",
     test="exchange",
     charts=("tau_leave_one_out", "tau_gradient"),
 )
@@ -616,9 +617,9 @@ _register_part_question(
     procedure="The words with most attention are exchanged together for words of a text that the model "
     "predicts otherwise. The change of the output is compared with that for as many random words, and "
     "with the largest change that any known order causes.",
-    if_yes="exchanging the most attended {units} changes the prediction",
-    if_partly="exchanging the most attended {units} changes more than exchanging random ones",
-    if_no="exchanging the most attended {units} changes {little} more than exchanging random ones",
+    if_yes="the prediction depends on the most attended {units}",
+    if_partly="the prediction depends more on the most attended {units} than on random ones",
+    if_no="the prediction depends {little} more on the most attended {units} than on random ones",
     test="exchange",
     charts=("comprehensiveness", "sufficiency"),
 )

@@ -30,9 +30,9 @@ from hf_attnprobe.statistics.verdicts import RULES, apply_thresholds, conclude, 
 ON_THE_SCALE = ("faithfulness", "importance", "erasure", "removal", "mass")
 STRONG = {
     "faithfulness": "^the words with most attention are mostly those that decide the prediction$",
-    "importance": "^words with more attention matter more when",
+    "importance": "^words with more attention matter more for the prediction$",
     "erasure": "undermines the decision$",
-    "removal": "^exchanging the most attended words changes the prediction$",
+    "removal": "^the prediction depends on the most attended words$",
     "mass": "^attention is distributed over the words in proportion",
 }
 """What may be said from the upper threshold on alone."""

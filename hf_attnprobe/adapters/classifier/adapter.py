@@ -98,6 +98,10 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
             mask_id=self.mask_id,
         )
 
+    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
+        """Read the token ids of every explained unit; see `ExchangeableUnits`."""
+        return read_unit_token_ids(observation)
+
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         """Return whether each token can receive attention, bool `[batch, 1, keys]`."""
         return observation.batch.mask[:, None]
@@ -374,10 +378,6 @@ class ClassifierAdapter(SingleHeadAdapter):
             operator=operator,
             empty=empty_probs.expand_as(observation.probs),
         )
-
-    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
-        """Read the token ids of every explained unit; see `ExchangeableUnits`."""
-        return read_unit_token_ids(observation)
 
     @torch.no_grad()
     def exchange_inputs(

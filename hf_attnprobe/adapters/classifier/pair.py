@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters.classifier.adapter import SingleHeadAdapter
 from hf_attnprobe.adapters.deletion import compute_erased_probs
-from hf_attnprobe.adapters.exchange import compute_exchanged_probs, read_unit_token_ids
+from hf_attnprobe.adapters.exchange import compute_exchanged_probs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.models.attention_classifier.pairs_attention_classifier import (
     PairDecoder,
@@ -220,10 +220,6 @@ class PairAdapter(SingleHeadAdapter):
             operator=operator,
             empty=self.replay(observation, {self.layer: no_attention})[0],
         )
-
-    def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
-        """Read the token ids of every token of the first text; see `ExchangeableUnits`."""
-        return read_unit_token_ids(observation)
 
     @torch.no_grad()
     def exchange_inputs(
