@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     DELETION_METHODS,
     ClassifierState,
+    Readout,
     compute_leave_one_out_outputs,
     compute_lstm_gradient_times_input,
     create_readout,
     trace_lstm,
 )
+from hf_attnprobe.adapters.classifier.unit_exchange import EditedCopies, compute_exchanged_outputs
 from hf_attnprobe.adapters.deletion import ErasureSettings, compute_erased_probs
 from hf_attnprobe.adapters.exchange import compute_exchanged_probs, read_unit_token_ids
 from hf_attnprobe.adapters.pretrained import PretrainedModelInfo, ScaledGradients
@@ -345,18 +347,24 @@ class ClassifierAdapter(SingleHeadAdapter):
         batch = observation.batch
         if not self._is_resumable:
             return super().compute_leave_one_out(observation)
-        mask = batch.inputs["attention_mask"]
-        config, head = self.model.config, self.model.classifier
-        readout = create_readout(config.attention, self.base.attention, head.weight)
         outputs = compute_leave_one_out_outputs(
-            config.encoder,
+            self.model.config.encoder,
             self.base.encoder,
-            readout,
+            self._create_readout(),
             observation.state,
-            mask,
+            batch.inputs["attention_mask"],
             batch.content_mask,
         )
-        logits = outputs + head.bias
+        return self._compute_output_probs(outputs)
+
+    def _create_readout(self) -> Readout:
+        """Combine attention and classification head into one linear map of the states."""
+        weight = self.model.classifier.weight
+        return create_readout(self.model.config.attention, self.base.attention, weight)
+
+    def _compute_output_probs(self, outputs: Tensor) -> Tensor:
+        """Compute the probabilities `[..., classes]` from classifier outputs without the bias."""
+        logits = outputs + self.model.classifier.bias
         if logits.shape[-1] > 1:
             return logits.softmax(-1)
         return torch.cat([(-logits).sigmoid(), logits.sigmoid()], dim=-1)
@@ -386,10 +394,43 @@ class ClassifierAdapter(SingleHeadAdapter):
         exchanged: Tensor,
         replacements: Sequence[Mapping[int, Any]],
     ) -> Tensor:
-        """Compute the probabilities after replacing tokens; see `ExchangeableUnits`."""
-        return compute_exchanged_probs(
-            observation, exchanged, replacements, self._run, self._erasure_settings
-        )
+        """Compute the probabilities after replacing tokens; see `ExchangeableUnits`.
+
+        The whole text's encoder states are reused if possible.
+        """
+        batch = observation.batch
+        is_one_token = all(len(ids) == 1 for row in replacements for ids in row.values())
+        if not self._is_resumable or not is_one_token:
+            return compute_exchanged_probs(
+                observation, exchanged, replacements, self._run, self._erasure_settings
+            )
+        ids = batch.inputs["input_ids"]
+        new_ids = ids.cpu().clone()
+        has_new_id = torch.zeros(new_ids.shape, dtype=torch.bool)
+        for text, text_replacements in enumerate(replacements):
+            for position, token_ids in text_replacements.items():
+                new_ids[text, position] = token_ids.item()
+                has_new_id[text, position] = True
+        new_ids, has_new_id = new_ids.to(ids.device), has_new_id.to(ids.device)
+        # The output of a text without an exchanged unit is known.
+        is_new = (exchanged & has_new_id).flatten(0, 1)
+        rows = is_new.any(1).nonzero()[:, 0]
+        text = rows % len(ids)
+        is_new = is_new[rows]
+        token_ids = torch.where(is_new, new_ids[text], ids[text])
+        probs = observation.probs.repeat(len(exchanged), 1)
+        if len(rows):
+            outputs = compute_exchanged_outputs(
+                self.model.config.encoder,
+                self.base.encoder,
+                self.base.embeddings.weight,
+                self._create_readout(),
+                observation.state,
+                batch.content_mask,
+                EditedCopies(text, is_new, token_ids, batch.inputs["attention_mask"]),
+            )
+            probs[rows] = self._compute_output_probs(outputs)
+        return probs.unflatten(0, exchanged.shape[:2])
 
     def _run(self, texts: Mapping[str, Tensor]) -> Tensor:
         """Run the model on texts and return the class probabilities, `[texts, classes]`."""

@@ -53,6 +53,7 @@ class LstmTrace:
             `[steps + 1, batch, size]`.
         hidden: Halved hidden states before each step and after the last step,
             `[steps + 1, batch, size]`.
+        input_weight: Input weights, `[4 · size, embedding]`.
         recurrent: Recurrent weights, `[size, 4 · size]`.
         bias: Sum of both biases, `[4 · size]`.
     """
@@ -64,6 +65,7 @@ class LstmTrace:
     gates: Tensor
     cell: Tensor
     hidden: Tensor
+    input_weight: Tensor
     recurrent: Tensor
     bias: Tensor
 
@@ -151,8 +153,9 @@ def trace_lstm(
         scale.chunk(4)[2].fill_(2)
         bias = (bias + recurrent_bias) * scale
         recurrent = (2 * recurrent * scale[:, None]).t().contiguous()
+        weight = weight * scale[:, None]
         # Each distinct word is multiplied by the weights only once.
-        word_inputs = F.linear(vectors, weight * scale[:, None], bias)
+        word_inputs = F.linear(vectors, weight, bias)
         inputs = word_inputs[word_index.gather(1, position).t()]
         reads_token = attention_mask.gather(1, position).t().bool()
         gates, cell, hidden = _run_direction(inputs, reads_token, recurrent)
@@ -165,6 +168,7 @@ def trace_lstm(
                 gates=gates,
                 cell=cell,
                 hidden=hidden,
+                input_weight=weight,
                 recurrent=recurrent,
                 bias=bias,
             )
