@@ -407,10 +407,10 @@ class ClassifierAdapter(SingleHeadAdapter):
         ids = batch.inputs["input_ids"]
         new_ids = ids.cpu().clone()
         has_new_id = torch.zeros(new_ids.shape, dtype=torch.bool)
-        for text, text_replacements in enumerate(replacements):
-            for position, token_ids in text_replacements.items():
-                new_ids[text, position] = token_ids.item()
-                has_new_id[text, position] = True
+        for row, text_replacements in enumerate(replacements):
+            for position, unit_ids in text_replacements.items():
+                new_ids[row, position] = unit_ids.item()
+                has_new_id[row, position] = True
         new_ids, has_new_id = new_ids.to(ids.device), has_new_id.to(ids.device)
         # The output of a text without an exchanged unit is known.
         is_new = (exchanged & has_new_id).flatten(0, 1)
