@@ -11,6 +11,7 @@ In this package, a test is a function that yields variants of the base model.
    confidence intervals that are paired by text (``statistics/scores.py``).
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import Options, SavedModel, convert_model_name
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
@@ -38,6 +40,7 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
+from hf_attnprobe.inference.encoding import SEGMENTS
 from hf_attnprobe.inference.outputs import Guide, Outputs, predict, read_outputs
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig,
@@ -58,6 +61,7 @@ from hf_attnprobe.training.trainer import TrainedClassifier
 if TYPE_CHECKING:
     import datasets
 
+logger = logging.getLogger(__name__)
 Splits = Mapping[str, "datasets.Dataset"]
 """Train, validation and test texts with labels, by the names in :data:`SPLIT_NAMES`."""
 SPLIT_NAMES = ("train", "validation", "test")
@@ -295,6 +299,34 @@ def check_splits(splits: Splits) -> None:
         )
 
 
+def drop_copies(texts: "datasets.Dataset") -> "datasets.Dataset":
+    """Drop copies of texts, so that confidence intervals count every different text once.
+
+    If several rows have the same text and the same second text, the first of them remains. A warning
+    states how many rows were dropped.
+
+    Args:
+        texts: Rows with the columns of the two texts.
+
+    Returns:
+        The rows with different texts, in their original order.
+    """
+    columns = [read_column(texts, name) for name in SEGMENTS if name in texts.column_names]
+    first_rows: dict[tuple[str, ...], int] = {}
+    for row, text in enumerate(zip(*columns, strict=True)):
+        first_rows.setdefault(text, row)
+    n_copies = len(texts) - len(first_rows)
+    if not n_copies:
+        return texts
+    logger.warning(
+        "%d of the %d test texts are copies of other test texts and are not used, because intervals "
+        "count every different text once.",
+        n_copies,
+        len(texts),
+    )
+    return texts.select(first_rows.values())
+
+
 def check_same_classes(base: BaseModel, splits: Splits) -> None:
     """Check that the data have the base model's classes, in the same order.
 
@@ -525,6 +557,7 @@ def build_setup(
     """
     splits = data.load_splits(seed=base.settings.seed)
     check_splits(splits)
+    splits = {**splits, "test": drop_copies(splits["test"])}
     test_options = test_options or {}
     name = get_dataset_name(data.dataset, "").name
     setup = RetrainingSetup(base, splits, Path(folder), test_options, seed, data_name=name)

@@ -11,6 +11,7 @@ from scipy.spatial.distance import jensenshannon
 from transformers import AutoModelForSequenceClassification
 
 from hf_attnprobe import AttentionClassifierConfig, AttnProbeError, load_examples, train_classifier
+from hf_attnprobe.data.specs import Data
 from hf_attnprobe.functional.divergence import largest_jsd
 from hf_attnprobe.inference.outputs import make_guide, read_outputs
 from hf_attnprobe.retraining import adversary as adversary_training
@@ -22,6 +23,7 @@ from hf_attnprobe.retraining import (
 from hf_attnprobe.retraining.adversary import divide_by_bound, train_adversary
 from hf_attnprobe.retraining.base_model import (
     RetrainingSetup,
+    build_setup,
     load_base_model,
     run_retraining_test,
     train_variant,
@@ -52,6 +54,18 @@ def flat(base, reviews, tmp_path_factory):
     return run_retraining_test(
         "uniform", RetrainingSetup(base, reviews, tmp_path_factory.mktemp("uniform"))
     )
+
+
+def test_copies_of_test_texts_count_once(base, reviews, tmp_path, caplog):
+    """Twenty copies of the test texts give the same setup as the texts themselves."""
+    test = reviews["test"]
+    n_different = len(set(test["text"]))
+    copied = {**reviews, "test": test.select([*range(len(test))] * 20)}
+    setup = build_setup(base, Data(copied), tmp_path, seed=0)
+    assert len(setup.splits["test"]) == n_different
+    assert setup.splits["test"]["text"] == list(dict.fromkeys(test["text"]))
+    n_copies = 20 * len(test) - n_different
+    assert f"{n_copies} of the {20 * len(test)} test texts are copies" in caplog.text
 
 
 # --- the base -----------------------------------------------------------------------------------------------------
