@@ -11,9 +11,11 @@ from itertools import compress
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from hf_attnprobe.adapters.wrappers import unwrap_module
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.text_scores import Explainer, choose_model_attention
@@ -57,8 +59,8 @@ class TextExplainer:
         AttnProbeError: The model cannot be audited, or the tokenizer belongs to another model.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = unwrap_module(model), tokenizer
 
     @cached_property
     def _explainer(self) -> Explainer:
@@ -129,6 +131,8 @@ class TextExplainer:
                 )
         return explainer.explain(text, prompts[0])
 
+    # Gradients are needed, even if the user calls the pipeline in inference mode.
+    @torch.inference_mode(False)
     @torch.enable_grad()
     def explain(
         self,
@@ -252,7 +256,7 @@ def _check_text(text: object) -> None:
 
 @public_function
 def explain(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     context: str | Sequence[str],
     question: str,
@@ -296,7 +300,7 @@ def explain(
 
 @public_function
 def explain_text(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
@@ -323,7 +327,7 @@ def explain_text(
 
 @public_function
 def explain_html(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,

@@ -40,6 +40,7 @@ from hf_attnprobe.adapters.transformer.layout import (
     compute_gradient_times_input,
     compute_row_weights,
     count_patches,
+    get_embeddings_module,
     needs_left_padding,
     run_with_zero_embeddings,
 )
@@ -123,7 +124,7 @@ def build_masks(
             "return_special_tokens_mask=True"
         )
     largest_id = int(inputs["input_ids"].max())
-    table = model.get_input_embeddings().weight
+    table = get_embeddings_module(model).weight
     # Without this line, the type checker assumes that the attribute may also be a module.
     assert isinstance(table, Tensor)
     if largest_id >= len(table):
@@ -264,7 +265,8 @@ class TransformerAdapter(
     ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
-        self.readout = choose_readout(model.config, readout)
+        # The read-out of a user's own class has been found by running an example.
+        self.readout = choose_readout(model.config, readout or getattr(model, "readout", None))
         head = create_head(
             model,
             predicts=predicts,

@@ -34,6 +34,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     keep_attention,
     unpack_heads,
 )
+from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import (
     EXAMPLE_TEXT_LENGTH,
     copy_with_shared_weights,
@@ -98,6 +99,8 @@ class HookedTransformer:
         tokens_per_pass: int | None = None,
     ) -> None:
         self.model = copy_with_shared_weights(model, dtype)
+        if isinstance(self.model, CustomModel):
+            self.model.disable_cache()
         self.head = head
         self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
