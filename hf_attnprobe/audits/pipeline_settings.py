@@ -16,16 +16,16 @@ from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import accepts_images
 
 
-AUDITED_TASKS = (
-    "text-classification",
-    "token-classification",
-    "question-answering",
-    "fill-mask",
-    "image-classification",
-    "text-generation",
-    "attention-explain",
-)
-"""Tasks of pipelines whose predictions an audit can test."""
+TASK_BY_CLASS = {
+    "TextClassificationPipeline": "text-classification",
+    "TokenClassificationPipeline": "token-classification",
+    "QuestionAnsweringPipeline": "question-answering",
+    "FillMaskPipeline": "fill-mask",
+    "ImageClassificationPipeline": "image-classification",
+    "TextGenerationPipeline": "text-generation",
+    "AttentionExplainPipeline": "attention-explain",
+}
+"""Maps the class name of each pipeline that can be audited to its task."""
 HARMLESS_SETTINGS = frozenset(
     [
         "padding",
@@ -104,24 +104,24 @@ def limit_length(tokenizer: Any, max_length: int) -> Any:
 
 def _check_task(pipeline: Pipeline) -> None:
     """Raise AttnProbeError if an audit cannot test the predictions of a pipeline."""
-    if pipeline.task == "zero-shot-classification":
+    pipeline_class = type(pipeline)
+    if pipeline_class.__name__ == "ZeroShotClassificationPipeline":
         labels = getattr(pipeline, "_preprocess_params", {}).get("candidate_labels")
         suffix = "" if not labels else f" with the candidate labels {', '.join(labels)}"
         raise AttnProbeError(
             f"a pipeline for zero-shot-classification{suffix} cannot be audited directly. "
             f"{ZERO_SHOT_ADVICE}"
         )
-    pipeline_class = type(pipeline)
-    if pipeline.task not in AUDITED_TASKS:
-        raise AttnProbeError(
-            f"expected a pipeline for one of the tasks {', '.join(AUDITED_TASKS)}, got "
-            f"{pipeline.task!r}. {PAIR_ADVICE}"
-        )
     package = pipeline_class.__module__.partition(".")[0]
     if package not in ("transformers", "hf_attnprobe"):
         raise AttnProbeError(
             f"the pipeline class {pipeline_class.__name__} is not part of Transformers, so it may "
             f"change the input or the prediction. {PAIR_ADVICE}"
+        )
+    if pipeline_class.__name__ not in TASK_BY_CLASS:
+        raise AttnProbeError(
+            f"expected a pipeline for one of the tasks {', '.join(TASK_BY_CLASS.values())}, got "
+            f"{pipeline.task or pipeline_class.__name__!r}. {PAIR_ADVICE}"
         )
 
 
@@ -155,7 +155,8 @@ def _check_settings(pipeline: Pipeline) -> int | None:
         is_harmless = is_harmless_by_name.get(name, lambda value: False)
         if name not in HARMLESS_SETTINGS and not is_harmless(value):
             refused_settings[name] = value
-    is_generation = pipeline.task == "text-generation"
+    task = TASK_BY_CLASS[type(pipeline).__name__]
+    is_generation = task == "text-generation"
     if is_generation and max_length is not None:
         refused_settings["max_length"] = max_length
     if truncation not in TRUNCATION_VALUES:
@@ -171,8 +172,7 @@ def _check_settings(pipeline: Pipeline) -> int | None:
                 f"Answers(…, max_new_tokens=…). {PAIR_ADVICE}"
             )
         raise AttnProbeError(
-            f"an audit cannot use these settings of the {pipeline.task} pipeline: {described}. "
-            f"{advice}"
+            f"an audit cannot use these settings of the {task} pipeline: {described}. {advice}"
         )
     cuts_texts = truncation not in (False, "do_not_truncate")
     return max_length if cuts_texts and isinstance(max_length, int) else None
