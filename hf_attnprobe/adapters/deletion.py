@@ -1,6 +1,7 @@
 """Erase tokens from texts and run a model on the result, for any adapter."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,6 +10,28 @@ from torch import Tensor
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Observation
+
+
+def choose_padding_id(token_ids: Iterable[int | None], n_embeddings: int | None) -> int:
+    """Choose a token id for padding that the model can embed.
+
+    A padding token is often added to a tokenizer whose model has no embedding for it. Padding is
+    hidden by the attention mask, so any other token can replace it.
+
+    Args:
+        token_ids: Candidates in order of preference; None stands for a missing token.
+        n_embeddings: Number of token ids that the model embeds; None if it is unknown.
+
+    Returns:
+        The first candidate with an embedding, or 0.
+
+    >>> choose_padding_id([None, 32000, 2], 32000)
+    2
+    """
+    for token_id in token_ids:
+        if token_id is not None and 0 <= token_id < (n_embeddings or math.inf):
+            return token_id
+    return 0
 
 
 def find_word_units(word_ids: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.deletion import (
     ErasureSettings,
+    choose_padding_id,
     compute_erased_probs,
     find_word_units,
     sum_over_pieces,
@@ -703,7 +704,9 @@ class TransformerAdapter(
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
         return ErasureSettings(
-            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            pad_id=choose_padding_id(
+                [self.model.config.get_text_config().pad_token_id], self.n_embeddings
+            ),
             tokens_per_pass=n_tokens,
             mask_id=self.mask_id,
             pads_left=self.pads_left,
