@@ -75,6 +75,7 @@ def unpack_pipeline(pipeline: Pipeline) -> tuple[Any, Any]:
             settings.
     """
     _check_task(pipeline)
+    processor: Any
     if accepts_images(unwrap_module(pipeline.model)):
         processor = pipeline.image_processor
     else:

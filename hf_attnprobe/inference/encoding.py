@@ -30,6 +30,7 @@ from hf_attnprobe.adapters.transformer.layout import get_embeddings_module, get_
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import find_image_column, read_column, read_image_column
+from hf_attnprobe.data.model_inputs import list_input_columns
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
     Label,
@@ -37,6 +38,7 @@ from hf_attnprobe.inference.labels import (
     convert_labels,
     needs_offsets,
 )
+from hf_attnprobe.inference.model_inputs import align_model_inputs
 
 
 if TYPE_CHECKING:
@@ -301,7 +303,11 @@ def tokenize(
         truncation="longest_first" if max_length is not None else False,
         max_length=max_length,
         return_offsets_mapping=tokenizer.is_fast
-        and (has_rationale_columns or needs_offsets(model.prediction, examples)),
+        and (
+            has_rationale_columns
+            or needs_offsets(model.prediction, examples)
+            or bool(list_input_columns(examples))
+        ),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
@@ -319,6 +325,7 @@ def tokenize(
                 [int(token_segment == held_segment) for token_segment in row] for row in segment_ids
             ]
     check_token_ids(inputs["input_ids"], model)
+    align_model_inputs(tokenizer, examples, inputs, offsets)
 
     labels = convert_labels(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _find_rationale_tokens(examples, offsets, inputs.get("segment_ids"))

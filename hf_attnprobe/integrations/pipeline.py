@@ -5,6 +5,7 @@
 :class:`TextExplainer`.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
@@ -29,8 +30,11 @@ from hf_attnprobe.documents.html import render_cell_html
 from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, restrict_answer
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import ImageReader
+from hf_attnprobe.inference.model_inputs import list_missing_inputs
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
+
+logger = logging.getLogger(__name__)
 
 CAUTION = (
     "One text cannot show whether attention explains this model: attention that looks "
@@ -71,6 +75,13 @@ class TextExplainer:
             raise AttnProbeError(
                 "cannot explain a model for images. Use a model for texts, or use "
                 "hf_attnprobe.audit, which also accepts images."
+            )
+        missing_inputs = list_missing_inputs(subject.adapter.model, {})
+        if missing_inputs:
+            logger.warning(
+                "the model also reads %s, which a single text does not have, so the model uses its "
+                "default values",
+                ", ".join(missing_inputs),
             )
         site, attention_name = choose_model_attention(subject.adapter)
         return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)

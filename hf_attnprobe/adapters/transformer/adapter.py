@@ -59,6 +59,7 @@ from hf_attnprobe.adapters.transformer.replay import (
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, create_head
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
@@ -336,7 +337,10 @@ class TransformerAdapter(
             A batch. Its inputs include `units`, the position that represents each token's unit.
         """
         device = self.model.device
-        inputs = {name: value.to(device) for name, value in inputs.items()}
+        inputs = {
+            name: self._convert_further_input(name, value.to(device))
+            for name, value in inputs.items()
+        }
         inputs = self.head.select_inputs(inputs, self._run)
         mask, is_special = build_masks(self.model, self.layout, inputs)
         units = find_unit_representatives(self.level, inputs, mask)
@@ -352,6 +356,16 @@ class TransformerAdapter(
         content = content & ~_find_only_readout_tokens(batch_inputs, content)
         return Batch(batch_inputs, mask, content, tuple(example_ids), labels)
 
+    def _convert_further_input(self, name: str, value: Tensor) -> Tensor:
+        """Convert a column that the model reads in addition to its texts; return others unchanged.
+
+        Values that belong to a whole text get an additional axis, `[batch, 1, ...]`. Otherwise, a
+        vector with as many entries as a text has tokens would be shortened like a text.
+        """
+        if value.is_floating_point() and name != "pixel_values":
+            value = value.to(self.model.dtype)
+        return value[:, None] if name.startswith(TEXT_INPUT) else value
+
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the model without edits, and return its output."""
@@ -362,7 +376,10 @@ class TransformerAdapter(
         """Select the inputs that the model's `forward` method accepts."""
         excluded = ADAPTER_INPUTS | NON_MODEL_COLUMNS
         candidates = {name: value for name, value in inputs.items() if name not in excluded}
-        return select_forward_inputs(self.model, candidates)
+        text_inputs = {
+            name: candidates.pop(name) for name in list(candidates) if name.startswith(TEXT_INPUT)
+        }
+        return {**select_forward_inputs(self.model, candidates), **text_inputs}
 
     # Forward passes
 

@@ -111,7 +111,7 @@ class CustomModel(PreTrainedModel):
         }
         output = self.module(**accepted_inputs)
         logits = find_logits(output, type(self.module).__name__)
-        return SequenceClassifierOutput(logits=logits)  # type: ignore[arg-type]
+        return SequenceClassifierOutput(logits=logits)
 
 
 def find_logits(output: Any, name: str) -> Tensor:

@@ -59,6 +59,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
@@ -255,7 +256,13 @@ class HookedTransformer:
         Args:
             inputs: Inputs for the model and the task head.
         """
-        model_inputs = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
+        model_inputs: dict[str, Tensor] = {}
+        for name, value in inputs.items():
+            if name.startswith(TEXT_INPUT):
+                # Remove the additional axis of values that belong to a whole text.
+                model_inputs[name.removeprefix(TEXT_INPUT)] = value[:, 0]
+            elif name not in ADAPTER_INPUTS:
+                model_inputs[name] = value
         arguments = self.head.build_arguments(model_inputs)
         if self.accepts_use_cache:
             arguments.setdefault("use_cache", False)
