@@ -11,6 +11,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 from transformers.image_processing_base import ImageProcessingMixin
 
+from hf_attnprobe.protocol import AttentionModelBase
+
 
 PARALLEL_CLASSES = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 """Classes that run copies of a model on several devices; the model is their attribute `module`."""
@@ -50,6 +52,8 @@ def unpack_holder(holder: Any) -> tuple[nn.Module, Any] | None:
         The model, and its tokenizer or image processor, which may be None. The result is None if
         the object is not such a holder.
     """
+    if isinstance(holder, AttentionModelBase):
+        return None
     class_names = {parent.__name__ for parent in type(holder).__mro__}
     # A user's own module may also store its encoder and its tokenizer, but it has further layers.
     if isinstance(holder, nn.Module) and "CrossEncoder" not in class_names:

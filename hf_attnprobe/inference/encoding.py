@@ -38,7 +38,7 @@ from hf_attnprobe.inference.labels import (
     convert_labels,
     needs_offsets,
 )
-from hf_attnprobe.inference.model_inputs import align_model_inputs
+from hf_attnprobe.inference.model_inputs import align_model_inputs, check_needs_no_boxes
 
 
 if TYPE_CHECKING:
@@ -284,6 +284,7 @@ def tokenize(
             has tokens, if a rationale does not fit its text, or if a text is too long and
             ``truncate`` is False.
     """
+    check_needs_no_boxes(tokenizer)
     ids = read_column(examples, "example_id")
     strings, second_strings = read_column(examples, "text"), get_second_texts(examples)
     _check_pairs(tokenizer, second_strings, segment)

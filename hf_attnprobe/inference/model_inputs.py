@@ -120,6 +120,22 @@ def _list_parameters(model: Any) -> list[str]:
     return list(inspect.signature(module.forward).parameters)
 
 
+def check_needs_no_boxes(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise AttnProbeError if a tokenizer reads words and boxes instead of texts.
+
+    Examples are the tokenizers of LayoutLMv2 and LayoutLMv3.
+
+    Args:
+        tokenizer: The model's tokenizer.
+    """
+    if "boxes" in inspect.signature(type(tokenizer).__call__).parameters:
+        raise AttnProbeError(
+            f"the tokenizer {type(tokenizer).__name__} reads words together with their boxes, but an "
+            "audit needs a tokenizer of texts. Load its file tokenizer.json with "
+            "PreTrainedTokenizerFast, and add a column 'bbox' with one box per token to the data."
+        )
+
+
 def align_model_inputs(
     tokenizer: PreTrainedTokenizerBase,
     examples: "datasets.Dataset",

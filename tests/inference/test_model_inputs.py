@@ -1,5 +1,6 @@
 """Columns that a model reads besides its texts, compared with the model's own forward method."""
 
+import inspect
 import logging
 
 import numpy as np
@@ -13,6 +14,8 @@ from transformers import (
     LayoutLMConfig,
     LayoutLMForSequenceClassification,
     LayoutLMForTokenClassification,
+    LayoutLMv2Tokenizer,
+    LayoutLMv3Tokenizer,
 )
 
 from hf_attnprobe import audit, explain_text
@@ -21,6 +24,7 @@ from hf_attnprobe.audits.setup import AuditRequest, encode_audit, load_audit, se
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.inference.batching import collate
+from hf_attnprobe.inference.encoding import tokenize
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refused
 from tests.reports.test_head_sentences import pair_tokenizer, sentences
@@ -285,6 +289,18 @@ def test_columns_that_cannot_be_passed_are_refused(tokenizer, layout_model, docu
         {"text": "who", "choices": ["good", "film"], "token_type_ids": [0], "position_ids": [1]}
     ]
     refused("this model also reads position_ids, but", observe, choice, rows, tokenizer)
+
+
+def test_tokenizers_that_need_boxes_are_refused(layout_model, documents, tokenizer):
+    class LayoutTokenizer(type(tokenizer)):
+        def __call__(self, text, text_pair=None, boxes=None, **options):
+            raise ValueError("You must provide corresponding bounding boxes")
+
+    boxed = LayoutTokenizer(tokenizer_object=tokenizer.backend_tokenizer, pad_token="[PAD]")
+    boxed.model_max_length = 64
+    refused("LayoutTokenizer reads words together with their boxes", tokenize, boxed, None, None)
+    for kind in (LayoutLMv2Tokenizer, LayoutLMv3Tokenizer):
+        assert "boxes" in inspect.signature(kind.__call__).parameters
 
 
 def test_the_values_belong_to_the_identity_of_texts_and_data(layout_model, documents, tokenizer):
