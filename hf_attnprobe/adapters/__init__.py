@@ -8,6 +8,7 @@ models. Start reading with `wrap` in this file and with the interface in `hf_att
 - `classifier`: attention classifiers that are included in hf_attnprobe.
 - `deletion`: erasing tokens from texts and running the model again.
 - `pretrained`: properties that all Transformers models have, such as labels and length limits.
+- `wrappers`: the model inside `DataParallel`, `torch.compile`, a `Trainer` and similar objects.
 """
 
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from hf_attnprobe.adapters.pretrained import (
     unwrap_peft,
 )
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.custom_model import CustomModel, adapt_module
+from hf_attnprobe.adapters.wrappers import unwrap_module
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.models.attention_classifier.modeling_attention_classifier import (
     AttentionClassifierForSequenceClassification,
@@ -95,8 +98,9 @@ def wrap(
 
     Args:
         model: A Transformers model with a classification head or a language-modelling head, a
-            model with a registered adapter, or an adapter, which is returned unchanged. A peft
-            model is unwrapped.
+            model with a registered adapter, or an adapter, which is returned unchanged. It may
+            also be a module of a user's own class that contains one Transformers model and returns
+            logits. `DataParallel`, compiled models and peft models are unwrapped.
         dtype: Data type for all computations. None means float64 for attention classifiers, and
             the loaded weights' type for other models.
         mask_id: Id of the token that replaces erased tokens.
@@ -116,14 +120,49 @@ def wrap(
     """
     if isinstance(model, AttentionModelBase):
         return model
+    model = adapt_model(model)
     inner_model = unwrap_peft(model)
+    if inner_model is not model:
+        inner_model = adapt_model(inner_model)
     all_options = {"dtype": dtype, "mask_id": mask_id, **options}
     arguments = {name: value for name, value in all_options.items() if value is not None}
     adapter = _find_factory(inner_model)(inner_model, **arguments)
-    if inner_model is not model and isinstance(adapter, PretrainedModelInfo):
+    is_custom = isinstance(inner_model, CustomModel)
+    if inner_model is not model and isinstance(adapter, PretrainedModelInfo) and not is_custom:
         # The adapter's results are compared with the peft wrapper, because users call the wrapper.
         adapter.user_model = model
     return adapter
+
+
+def adapt_model(model: nn.Module) -> nn.Module:
+    """Remove wrappers from a model, and give a user's own class the interface of Transformers.
+
+    A model with a registered adapter and a peft model are only unwrapped.
+
+    Args:
+        model: A model, which may be wrapped for several devices or compiled.
+
+    Returns:
+        The model to audit. The result does not change if it is adapted again.
+
+    Raises:
+        AttnProbeError: If the class contains several Transformers models, or does not accept token
+            ids, or returns no logits.
+    """
+    model = unwrap_module(model)
+    is_module = isinstance(model, nn.Module)
+    if not is_module or _find_registered_factory(model) or unwrap_peft(model) is not model:
+        return model
+    return adapt_module(model)
+
+
+def _find_registered_factory(model: nn.Module) -> AdapterFactory | None:
+    """Find the registered factory for a model's class or for its model type, or return None."""
+    for model_class in type(model).__mro__:
+        if model_class in _factories:
+            return _factories[model_class]
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    return _factories.get(model_type) if model_type is not None else None
 
 
 def _find_factory(model: nn.Module) -> AdapterFactory:
@@ -132,17 +171,17 @@ def _find_factory(model: nn.Module) -> AdapterFactory:
     Registered model classes come first, then registered model types, and then the general adapters
     for language models and other Transformers.
     """
-    for model_class in type(model).__mro__:
-        if model_class in _factories:
-            return _factories[model_class]
-    model_type = getattr(getattr(model, "config", None), "model_type", None)
-    if model_type in _factories:
-        return _factories[model_type]
+    if isinstance(model, CustomModel):
+        return TransformerAdapter
+    registered_factory = _find_registered_factory(model)
+    if registered_factory is not None:
+        return registered_factory
     name = type(model).__name__
-    if model_type is None:
+    if getattr(getattr(model, "config", None), "model_type", None) is None:
         raise AttnProbeError(
-            f"expected a Transformers model, got {name}. Write an adapter for this model, and "
-            "register it with register_adapter (see docs/extending.md)."
+            f"expected a Transformers model, or a module that contains one, got {name}. Write an "
+            "adapter for this model, and register it with register_adapter (see "
+            "docs/extending.md)."
         )
     if name.endswith(LANGUAGE_MODEL_SUFFIXES):
         return LanguageModelAdapter

@@ -1,14 +1,38 @@
 """Erase tokens from texts and run a model on the result, for any adapter."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.protocol import Observation
+
+
+def choose_padding_id(token_ids: Iterable[int | None], n_embeddings: int | None) -> int:
+    """Choose a token id for padding that the model can embed.
+
+    A padding token is often added to a tokenizer whose model has no embedding for it. Padding is
+    hidden by the attention mask, so any other token can replace it.
+
+    Args:
+        token_ids: Candidates in order of preference; None stands for a missing token.
+        n_embeddings: Number of token ids that the model embeds; None if it is unknown.
+
+    Returns:
+        The first candidate with an embedding, or 0.
+
+    >>> choose_padding_id([None, 32000, 2], 32000)
+    2
+    """
+    for token_id in token_ids:
+        if token_id is not None and 0 <= token_id < (n_embeddings or math.inf):
+            return token_id
+    return 0
 
 
 def find_word_units(word_ids: Tensor) -> Tensor:
@@ -112,13 +136,40 @@ def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice
         yield slice(start, len(lengths))
 
 
+def has_token_axis(name: str, values: Tensor, shape: torch.Size) -> bool:
+    """Check whether a model input has one value, or one vector, for each token.
+
+    Args:
+        name: Name of the input.
+        values: The input.
+        shape: Number of texts and of tokens per text.
+    """
+    # Inputs of task heads may have as many slots as a text has tokens.
+    is_vector_per_token = name not in ADAPTER_INPUTS and values.shape[:2] == shape
+    return values.shape == shape or is_vector_per_token
+
+
+def gather_tokens(values: Tensor, positions: Tensor) -> Tensor:
+    """Select the values of some tokens.
+
+    Args:
+        values: Values `[texts, keys, ...]`.
+        positions: Selected positions, int `[texts, selected tokens]`.
+
+    Returns:
+        Values `[texts, selected tokens, ...]`.
+    """
+    index = positions.reshape(*positions.shape, *[1] * (values.dim() - 2))
+    return values.gather(1, index.expand(*positions.shape, *values.shape[2:]))
+
+
 def _remove_tokens(
     texts: Mapping[str, Tensor], remaining: Tensor, pad_id: int, pads_left: bool
 ) -> dict[str, Tensor]:
     """Remove tokens from all inputs of a model, and pad the shortened texts to one length.
 
     Args:
-        texts: Model inputs. Tokens are removed from all inputs of the shape `[texts, keys]`.
+        texts: Model inputs. Tokens are removed from all inputs with one value per token.
         remaining: Which tokens are not removed, bool `[texts, keys]`.
         pad_id: Token id for padding.
         pads_left: Whether padding is added on the left.
@@ -130,8 +181,8 @@ def _remove_tokens(
     is_token = remaining.gather(1, positions)
     shortened = dict(texts)
     for name, values in texts.items():
-        if values.shape == remaining.shape:
-            shortened[name] = values.gather(1, positions)
+        if has_token_axis(name, values, remaining.shape):
+            shortened[name] = gather_tokens(values, positions)
     shortened["attention_mask"] = is_token.to(texts["attention_mask"].dtype)
     shortened["input_ids"] = shortened["input_ids"].masked_fill(~is_token, pad_id)
     if "reads" in shortened:

@@ -9,6 +9,8 @@ from torch import Tensor
 from hf_attnprobe.adapters.deletion import (
     ErasureSettings,
     RunTexts,
+    gather_tokens,
+    has_token_axis,
     iterate_shortened_texts,
 )
 from hf_attnprobe.protocol import Observation
@@ -149,7 +151,7 @@ def _insert_replacements(
     device = mask.device
     source, is_new, token_ids = source.to(device), is_new.to(device), token_ids.to(device)
     extended = {
-        name: value.gather(1, source) if value.shape == mask.shape else value
+        name: gather_tokens(value, source) if has_token_axis(name, value, mask.shape) else value
         for name, value in inputs.items()
     }
     extended["input_ids"] = torch.where(is_new, token_ids, extended["input_ids"])

@@ -51,7 +51,9 @@ def audit(
     Args:
         model: The model: a folder, a Hub id, ``org/name@revision``, a
             :class:`~hf_attnprobe.core.options.SavedModel` (which also sets an access token and
-            permissions for loading), a loaded model, a (model, tokenizer) pair, a pipeline, or an adapter.
+            permissions for loading), a loaded model, a (model, tokenizer) pair, a pipeline, an
+            adapter, or a `Trainer`. A loaded model may be a module of your own class that contains
+            one Transformers model and returns logits.
         dataset: The data set: a name, a folder, a Hub id, examples in memory, or a
             :class:`~hf_attnprobe.data.specs.Data` that also sets the split, the columns and the
             number of texts.

@@ -23,11 +23,14 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters import wrap
+from hf_attnprobe.adapters import adapt_model, wrap
 from hf_attnprobe.adapters.pretrained import unwrap_peft
+from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import get_embeddings_module
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
+from hf_attnprobe.adapters.wrappers import get_holder_max_length, unpack_holder, unwrap_module
 from hf_attnprobe.audits.options import AuditOptions
+from hf_attnprobe.audits.pipeline_settings import limit_length, unpack_pipeline
 from hf_attnprobe.checkpoints.loading import (
     TEXT_GENERATION,
     check_tokenizer,
@@ -68,7 +71,8 @@ ModelLike = (
 """Type of the argument ``model`` of an audit.
 
 It is a folder or a Hub id (a string), a saved model with its loading options, a loaded model, an
-adapter, a pipeline, or a (model, tokenizer) pair.
+adapter, a pipeline, a (model, tokenizer) pair, or an object that contains both, such as a `Trainer`.
+A loaded model may be wrapped, for example by `torch.compile`.
 """
 TokenizerLike = Any
 """Type of the argument ``tokenizer``: a tokenizer, or an image processor for an image model."""
@@ -133,7 +137,7 @@ def load_audited_model(
 
     Args:
         model: A folder, a Hub id, a :class:`~hf_attnprobe.core.options.SavedModel`, a loaded model,
-            a (model, tokenizer) pair, a pipeline, or an adapter.
+            a (model, tokenizer) pair, a pipeline, an adapter, or a Trainer.
         tokenizer: Tokenizer for a model that is passed as an object.
         options: Audit options.
         device: Device of the model.
@@ -203,28 +207,43 @@ def check_number_unit(audited_model: AuditedModel) -> None:
 
 
 def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, TokenizerLike | None]:
-    """Unpack a pipeline or a (model, tokenizer) pair into its model and its tokenizer.
+    """Unpack an object that contains a model and its tokenizer, and remove the model's wrappers.
 
-    Any other model is returned unchanged, together with the separate tokenizer.
+    Such an object is a pipeline, a Trainer, a CrossEncoder or a (model, tokenizer) pair. Any other
+    model is returned together with the separate tokenizer.
     """
-    if isinstance(model, Pipeline):
-        reads_images = accepts_images(model.model)
-        processor = model.image_processor if reads_images else model.tokenizer
-        pair: tuple[Any, Any] = (model.model, processor)
+    holder = unwrap_module(model)
+    held_pair = None if isinstance(holder, Pipeline) else unpack_holder(holder)
+    if isinstance(holder, Pipeline):
+        pair: tuple[Any, Any] = unpack_pipeline(holder)
+    elif held_pair is not None:
+        held_model, held_tokenizer = held_pair
+        max_length = get_holder_max_length(holder)
+        pair = held_model, held_tokenizer
+        if held_tokenizer is None:
+            # A Trainer without a tokenizer; it may have been passed separately.
+            return _adapt(held_model), tokenizer
+        if max_length is not None:
+            pair = held_model, limit_length(held_tokenizer, max_length)
     elif isinstance(model, tuple | list):
-        has_image_model = len(model) == 2 and accepts_images(model[0])
+        has_image_model = len(model) == 2 and accepts_images(unwrap_module(model[0]))
         has_tokenizer = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
         if not has_image_model and not has_tokenizer:
             type_names = ", ".join(type(part).__name__ for part in model)
             raise AttnProbeError(f"expected a pair (model, tokenizer), got ({type_names})")
         pair = model[0], model[1]
     else:
-        return model, tokenizer
+        return _adapt(model), tokenizer
     if tokenizer is not None:
         raise AttnProbeError(
             f"the {type(model).__name__} already contains a tokenizer. Leave out the argument tokenizer."
         )
-    return pair
+    return _adapt(pair[0]), pair[1]
+
+
+def _adapt(model: Any) -> Any:
+    """Remove a loaded model's wrappers and adapt a user's own class; return other models unchanged."""
+    return adapt_model(model) if isinstance(model, nn.Module) else model
 
 
 def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
@@ -243,7 +262,9 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
     # The model's files are searched only if the tokenizer must be loaded from them.
     locate = partial(locate_checkpoint, source) if source else None
     resolved_tokenizer = _resolve_tokenizer(model, tokenizer, locate)
-    return LoadedModel(source or type(model).__name__, model, resolved_tokenizer, {})
+    # The origin of a user's own class is that of its encoder, so it does not name the model.
+    name = type(model).__name__ if isinstance(model, CustomModel) else source
+    return LoadedModel(name or type(model).__name__, model, resolved_tokenizer, {})
 
 
 def _change_weights(loaded: LoadedModel, change: str, seed: int, *, must_copy: bool) -> LoadedModel:
@@ -329,10 +350,15 @@ def is_language_model(model: Any) -> bool:
         return is_declared or find_saved_task(locate_checkpoint(model)) == TEXT_GENERATION
     if isinstance(model, AttentionModelBase):
         return model.prediction.kind == "answer"
+    model = unwrap_module(model)
+    held_pair = unpack_holder(model)
     if isinstance(model, Pipeline):
         model = model.model
-    if isinstance(model, tuple | list) and model:
+    elif held_pair is not None:
+        model = held_pair[0]
+    elif isinstance(model, tuple | list) and model:
         model = model[0]
+    model = unwrap_module(model)
     return isinstance(model, nn.Module) and _generates_text(model)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.audits.audited_model import (
     AuditedModel,
     ModelLike,
@@ -48,7 +49,12 @@ from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.examples import describe_text_columns
+from hf_attnprobe.data.examples import (
+    OpenedSplit,
+    describe_text_columns,
+    list_further_columns,
+    read_examples,
+)
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
@@ -56,6 +62,7 @@ from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
 from hf_attnprobe.inference.encoding import ImageReader, Text, TokenizedSplit, has_rationales
 from hf_attnprobe.inference.labels import compute_label_spread
+from hf_attnprobe.inference.model_inputs import choose_model_inputs, list_missing_inputs
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.protocol import ALL, AttentionModelBase
 from hf_attnprobe.reports.detection_limits import read_planted_rows
@@ -293,7 +300,8 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     data = _adapt_data(model, make_data(request.dataset))
     has_answers = isinstance(data, Answers)
     requested_tests = resolve_faithfulness_tests(request.tests, answers=has_answers)
-    examples = data.load_examples(seed=options.seed)
+    opened = None if isinstance(data, Answers) else data.open_split(seed=options.seed)
+    examples = data.load_examples(seed=options.seed) if opened is None else read_examples(opened)
     label_spread = compute_label_spread(examples)
     user_scores = request.scores
     if isinstance(user_scores, str | Path):
@@ -308,6 +316,10 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         spread=label_spread,
         unit=data.units if isinstance(data, Answers) else None,
     )
+    if opened is not None:
+        model_inputs = _choose_model_inputs(audited_model, opened)
+        if model_inputs:
+            examples = read_examples(opened, model_inputs=model_inputs)
     adapter = audited_model.adapter
     max_batch_size = adapter.max_batch_size or options.batch_size
     max_batch_size *= adapter.n_parallel_batches
@@ -326,6 +338,31 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         label_spread=label_spread,
         share=share,
     )
+
+
+def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> dict[str, str]:
+    """Choose the columns that a model reads in addition to its texts, by input name.
+
+    Raises:
+        AttnProbeError: If the model reads a column that an audit cannot pass.
+    """
+    adapter = audited_model.adapter
+    reason = None
+    if not isinstance(adapter, TransformerAdapter):
+        reason = "this type of model only reads texts"
+    elif isinstance(audited_model.tokenizer, ImageReader):
+        reason = "a model for images only reads pixels"
+    elif adapter.prediction.kind == "choice":
+        reason = "a text with several choices has no further inputs"
+    model_inputs = choose_model_inputs(adapter.model, list_further_columns(opened), reason)
+    missing_inputs = list_missing_inputs(adapter.model, model_inputs)
+    if missing_inputs:
+        logger.warning(
+            "%s also reads %s, but the data has no such column, so the model uses its default values",
+            type(adapter.model).__name__,
+            ", ".join(missing_inputs),
+        )
+    return model_inputs
 
 
 def _adapt_data(model: Any, data: Data) -> Data:

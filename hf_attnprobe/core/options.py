@@ -10,6 +10,7 @@ Each field has a help text and a range, which is checked when an instance is cre
 several tests are a mapping from test names to options, see :func:`collect_test_options`.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -17,6 +18,7 @@ import inspect
 import math
 import os
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args, get_origin
@@ -112,11 +114,12 @@ def _describe_hint(hint: Any) -> str:
 
 
 def public_function(function: F) -> F:
-    """Decorate a function of the public API. Users call it directly, so it needs two additions.
+    """Decorate a function of the public API. Users call it directly, so it needs three additions.
 
     First, its arguments are checked against their type hints. Type hints that are strings (for
     types that are imported later) are not checked. Second, other libraries are silenced while it
-    runs.
+    runs. Third, gradients can be computed even if the user calls it inside
+    `torch.inference_mode()`.
 
     Args:
         function: The function.
@@ -138,10 +141,22 @@ def public_function(function: F) -> F:
                     f"expected {expected} for {name} of {function.__name__}, got "
                     f"{format_short(value)}. See help({function.__name__})."
                 )
-        with silence_libraries():
+        with silence_libraries(), leave_inference_mode():
             return function(*arguments, **named_arguments)
 
     return cast(F, call_checked)
+
+
+@contextlib.contextmanager
+def leave_inference_mode() -> Iterator[None]:
+    """Make gradients possible in a ``with`` block, even inside `torch.inference_mode()`."""
+    # Inference mode cannot be active before torch is imported, which would take long.
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False):
+        yield
 
 
 # --- Options of several tests ---

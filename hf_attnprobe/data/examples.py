@@ -47,6 +47,7 @@ from hf_attnprobe.data.labels import (
     rename_labels,
     select_classes,
 )
+from hf_attnprobe.data.model_inputs import list_input_columns, read_model_inputs
 from hf_attnprobe.data.recipes import Recipe
 from hf_attnprobe.data.sources import (
     MAX_EXAMPLE_ID,
@@ -185,13 +186,50 @@ def load_examples(  # noqa: PLR0913
         dataset_config=dataset_config,
         seed=seed,
     )
-    examples = read_split(opened, limit=limit)
+    return read_examples(opened, limit=limit)
+
+
+def read_examples(
+    opened: "OpenedSplit",
+    *,
+    limit: int | None = None,
+    model_inputs: Mapping[str, str] | None = None,
+) -> "datasets.Dataset":
+    """Read the rows of an opened split, as :func:`load_examples` does.
+
+    Args:
+        opened: the opened split.
+        limit: number of rows to sample after all filters; None keeps all.
+        model_inputs: columns that the model reads in addition to the texts, by the name of the model
+            input; see :mod:`hf_attnprobe.data.model_inputs`.
+
+    Returns:
+        The rows, at least one.
+
+    Raises:
+        AttnProbeError: if no row passes the filters, or texts or labels cannot be read.
+    """
+    examples = read_split(opened, limit=limit, model_inputs=model_inputs)
     if not len(examples):
         raise AttnProbeError(
-            f"all {len(opened.source)} rows of split {split!r} were removed by the filters of this "
-            "registered data set. To keep all rows, pass a folder or a Hub id instead of its name."
+            f"all {len(opened.source)} rows of split {opened.name!r} were removed by the filters of "
+            "this registered data set. To keep all rows, pass a folder or a Hub id instead of its "
+            "name."
         )
     return examples
+
+
+def list_further_columns(opened: "OpenedSplit") -> list[str]:
+    """List the columns of an opened split that contain neither texts nor labels.
+
+    Args:
+        opened: the opened split.
+    """
+    source, recipe = opened.source, opened.recipe
+    used_columns = {"example_id", *list_columns(recipe.text_column)}
+    used_columns |= {*TEXT_COLUMNS, *list_columns(recipe.text_pair_column)}
+    used_columns |= {*list_columns(_find_label_columns(source, recipe))}
+    return [name for name in source.column_names if name not in used_columns]
 
 
 @dataclass(frozen=True)
@@ -247,12 +285,19 @@ def open_split(
     return OpenedSplit(source, rows, splits, recipe, split)
 
 
-def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Dataset":
+def read_split(
+    opened: OpenedSplit,
+    *,
+    limit: int | None = None,
+    model_inputs: Mapping[str, str] | None = None,
+) -> "datasets.Dataset":
     """Read the rows of an opened split.
 
     Args:
         opened: the opened split.
         limit: number of rows to sample after all filters; None keeps all.
+        model_inputs: columns that the model reads in addition to the texts, by the name of the model
+            input.
 
     Returns:
         The rows with the columns of :func:`load_examples`; there may be none.
@@ -291,6 +336,12 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
         **answer_spans,
         "choices": choices,
     }
+    input_features = {}
+    if model_inputs:
+        input_values = read_model_inputs(source, model_inputs, texts, second_texts)
+        table |= input_values
+        for name in input_values:
+            input_features[name] = source.features[model_inputs[name.partition(":")[2]]]
     is_training = opened.name in ("train", "validation")
     rows = []
     for row in opened.rows:
@@ -301,7 +352,7 @@ def read_split(opened: OpenedSplit, *, limit: int | None = None) -> "datasets.Da
     selected_table = {
         name: [values[row] for row in rows] for name, values in table.items() if values is not None
     }
-    return _build_dataset(selected_table, labels, word_label_names, columns)
+    return _build_dataset(selected_table, labels, word_label_names, columns, input_features)
 
 
 @dataclass(frozen=True)
@@ -569,8 +620,12 @@ def _build_dataset(
     labels: Labels,
     word_label_names: tuple[str, ...] | None,
     columns: TextColumns,
+    input_features: Mapping[str, Any],
 ) -> "datasets.Dataset":
-    """Build the loaded split from its columns, with the right data types."""
+    """Build the loaded split from its columns, with the right data types.
+
+    The features of further columns that a model reads are those of their source.
+    """
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def make_class_feature(names: tuple[str, ...] | None) -> Any:
@@ -585,6 +640,7 @@ def _build_dataset(
     all_features["label"] = label_features[labels.label_type]
     all_features["word_labels"] = List(make_class_feature(word_label_names))
     all_features["image"] = all_features["img"] = Image()
+    all_features |= input_features
     features = Features({name: all_features[name] for name in table})
     info = DatasetInfo(description=f"{DESCRIPTION_PREFIX}{columns}", features=features)
     try:
@@ -668,6 +724,7 @@ def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
     """
     names = ["example_id", "text", "label"]
     names += [name for name in OPTIONAL_COLUMNS if name in examples.column_names]
+    names += list_input_columns(examples)
     columns = [read_column(examples, name) for name in names]
     image_column = find_image_column(examples.column_names)
     if image_column is not None:

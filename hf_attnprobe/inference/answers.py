@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.deletion import choose_padding_id
 from hf_attnprobe.adapters.pretrained import (
     has_length_dependent_positions,
     unwrap_peft,
@@ -558,7 +559,9 @@ def generate_answers(
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=end_tokens or None,
-        pad_token_id=tokenizer.pad_token_id or next(iter(end_tokens), 0),
+        pad_token_id=choose_padding_id(
+            [tokenizer.pad_token_id, *end_tokens], model.get_input_embeddings().num_embeddings
+        ),
         return_dict_in_generate=True,
         output_logits=True,
     )

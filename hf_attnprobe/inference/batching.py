@@ -11,7 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import split_into_chunks
+from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.model_inputs import pad_token_values
 from hf_attnprobe.protocol import NON_MODEL_COLUMNS, AttentionModel, AttentionModelBase, Batch
 
 
@@ -132,9 +134,11 @@ def collate(
     pad_values = PAD_VALUES | {"input_ids": pad_token_id}
 
     def pad(name: str, rows: Sequence[Any]) -> Tensor:
-        # Images have the same size and need no padding.
         if isinstance(rows[0], Tensor):
-            return torch.stack([*rows])
+            # Images, and inputs with one value per text, have the same size and need no padding.
+            if name == "pixel_values" or name.startswith(TEXT_INPUT):
+                return torch.stack([*rows])
+            return pad_token_values(rows, n_keys, pads_left=adapter.pads_left)
         # A text with several choices has one row per choice.
         if rows and rows[0] and isinstance(rows[0][0], list):
             return torch.stack([pad(name, choices) for choices in rows])
@@ -147,7 +151,9 @@ def collate(
 
     inputs = {name: pad(name, [text.inputs[name] for text in texts]) for name in texts[0].inputs}
     tokenizer_output = {
-        name: values for name, values in inputs.items() if name not in NON_MODEL_COLUMNS
+        name.removeprefix(TEXT_INPUT): values
+        for name, values in inputs.items()
+        if name not in NON_MODEL_COLUMNS
     }
     held = inputs.pop("held", None)
     example_ids = tuple(text.example_id for text in texts)

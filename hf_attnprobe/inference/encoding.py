@@ -23,13 +23,14 @@ from typing import (
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.transformer.layout import get_image_shape
+from hf_attnprobe.adapters.transformer.layout import get_embeddings_module, get_image_shape
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import find_image_column, read_column, read_image_column
+from hf_attnprobe.data.model_inputs import list_input_columns
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.labels import (
     Label,
@@ -37,6 +38,7 @@ from hf_attnprobe.inference.labels import (
     convert_labels,
     needs_offsets,
 )
+from hf_attnprobe.inference.model_inputs import align_model_inputs, check_needs_no_boxes
 
 
 if TYPE_CHECKING:
@@ -282,6 +284,7 @@ def tokenize(
             has tokens, if a rationale does not fit its text, or if a text is too long and
             ``truncate`` is False.
     """
+    check_needs_no_boxes(tokenizer)
     ids = read_column(examples, "example_id")
     strings, second_strings = read_column(examples, "text"), get_second_texts(examples)
     _check_pairs(tokenizer, second_strings, segment)
@@ -301,7 +304,11 @@ def tokenize(
         truncation="longest_first" if max_length is not None else False,
         max_length=max_length,
         return_offsets_mapping=tokenizer.is_fast
-        and (has_rationale_columns or needs_offsets(model.prediction, examples)),
+        and (
+            has_rationale_columns
+            or needs_offsets(model.prediction, examples)
+            or bool(list_input_columns(examples))
+        ),
     )
     inputs = dict(encoded)
     offsets = inputs.pop("offset_mapping", None)
@@ -319,6 +326,7 @@ def tokenize(
                 [int(token_segment == held_segment) for token_segment in row] for row in segment_ids
             ]
     check_token_ids(inputs["input_ids"], model)
+    align_model_inputs(tokenizer, examples, inputs, offsets)
 
     labels = convert_labels(model.prediction, examples, tokenizer, inputs, offsets)
     rationales = _find_rationale_tokens(examples, offsets, inputs.get("segment_ids"))
@@ -620,7 +628,10 @@ def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> 
     Returns:
         The token id; None if the model embeds neither token, or uses it for padding.
     """
-    n_embeddings = model.get_input_embeddings().num_embeddings
+    embeddings = get_embeddings_module(model)
+    # The caller has checked that the model has an embedding table.
+    assert isinstance(embeddings, nn.Embedding)
+    n_embeddings = embeddings.num_embeddings
     pad_token_ids = (tokenizer.pad_token_id, model.config.pad_token_id)
     for token_id in (tokenizer.mask_token_id, tokenizer.unk_token_id):
         if token_id is not None and token_id < n_embeddings and token_id not in pad_token_ids:
@@ -629,6 +640,13 @@ def find_mask_id(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel) -> 
 
 
 # --- Images --------------------------------------------------------------------------------------
+
+
+COLOUR_MODES = {1: "L", 3: "RGB"}
+"""Maps the number of channels that a model reads to the colour mode of its images in Pillow.
+
+"L" are greyscale images.
+"""
 
 
 @dataclass(frozen=True)
@@ -651,6 +669,37 @@ class ImageReader:
     bos_token_id: None = None
     eos_token_id: None = None
     model_max_length: int = 10**30
+
+    def _process(self, images: Sequence[Any], column: str) -> list[Tensor]:
+        """Convert images to the model's colour channels, and run the image processor.
+
+        Like Transformers' pipelines, it converts greyscale, palette and transparent images to RGB.
+
+        Args:
+            images: Images of any colour mode.
+            column: Name of the image column, for error messages.
+
+        Returns:
+            Pixels of each image, `[channels, height, width]`.
+
+        Raises:
+            AttnProbeError: If the image processor cannot read the images.
+        """
+        mode = COLOUR_MODES.get(self.shape[0])
+        converted_images = []
+        for image in images:
+            # The column may also contain arrays, which have no colour mode.
+            can_convert = mode is not None and hasattr(image, "convert")
+            converted_images.append(image.convert(mode) if can_convert else image)
+        try:
+            return list(self.processor(converted_images, return_tensors="pt")["pixel_values"])
+        # A processor may raise arbitrary exceptions.
+        except Exception as error:
+            raise AttnProbeError(
+                f"the image processor cannot read the images in the column {column!r}: "
+                f"{' '.join(str(error).split())[:160]}. Correct the images, or provide a column "
+                "'pixel_values' with the output of the image processor."
+            ) from error
 
     def read(self, examples: "datasets.Dataset") -> Tensor:
         """Read the pixels of all images in a data set.
@@ -680,7 +729,7 @@ class ImageReader:
                 "cannot be loaded. Install torchvision, or provide a column 'pixel_values'."
             )
         else:
-            pixels = list(self.processor(images, return_tensors="pt")["pixel_values"])
+            pixels = self._process(images, column)
         for row, image in enumerate(pixels):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(

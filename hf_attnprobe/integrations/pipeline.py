@@ -5,15 +5,18 @@
 :class:`TextExplainer`.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
 from typing import Any, Literal
 
 import torch
+from torch import nn
 from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from hf_attnprobe.adapters.wrappers import unwrap_module
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.text_scores import Explainer, choose_model_attention
@@ -27,8 +30,11 @@ from hf_attnprobe.documents.html import render_cell_html
 from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, restrict_answer
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import ImageReader
+from hf_attnprobe.inference.model_inputs import list_missing_inputs
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
+
+logger = logging.getLogger(__name__)
 
 CAUTION = (
     "One text cannot show whether attention explains this model: attention that looks "
@@ -57,8 +63,8 @@ class TextExplainer:
         AttnProbeError: The model cannot be audited, or the tokenizer belongs to another model.
     """
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.model, self.tokenizer = model, tokenizer
+    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.model, self.tokenizer = unwrap_module(model), tokenizer
 
     @cached_property
     def _explainer(self) -> Explainer:
@@ -69,6 +75,13 @@ class TextExplainer:
             raise AttnProbeError(
                 "cannot explain a model for images. Use a model for texts, or use "
                 "hf_attnprobe.audit, which also accepts images."
+            )
+        missing_inputs = list_missing_inputs(subject.adapter.model, {})
+        if missing_inputs:
+            logger.warning(
+                "the model also reads %s, which a single text does not have, so the model uses its "
+                "default values",
+                ", ".join(missing_inputs),
             )
         site, attention_name = choose_model_attention(subject.adapter)
         return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)
@@ -129,6 +142,8 @@ class TextExplainer:
                 )
         return explainer.explain(text, prompts[0])
 
+    # Gradients are needed, even if the user calls the pipeline in inference mode.
+    @torch.inference_mode(False)
     @torch.enable_grad()
     def explain(
         self,
@@ -252,7 +267,7 @@ def _check_text(text: object) -> None:
 
 @public_function
 def explain(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     context: str | Sequence[str],
     question: str,
@@ -296,7 +311,7 @@ def explain(
 
 @public_function
 def explain_text(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
@@ -323,7 +338,7 @@ def explain_text(
 
 @public_function
 def explain_html(
-    model: PreTrainedModel,
+    model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,

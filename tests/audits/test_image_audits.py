@@ -4,11 +4,14 @@ import datasets
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import (
     DeiTConfig,
     DeiTForImageClassification,
     ViTConfig,
     ViTForImageClassification,
+    ViTImageProcessor,
+    pipeline,
 )
 
 from hf_attnprobe import audit
@@ -88,6 +91,64 @@ def test_images_go_through_the_processor(model):
         given = Processor()(images, "pt")["pixel_values"]
         probs = model(given).logits.softmax(-1)
     assert own.tolist() == pytest.approx(probs.amax(-1).tolist(), abs=1e-6)
+
+
+MODES = ("RGB", "L", "RGBA", "P", "LA", "1", "CMYK", "I;16")
+"""Colour modes of images in Pillow; most are frequent in scans, on web pages and in MNIST."""
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """A folder with one image in each colour mode."""
+    generator = np.random.default_rng(2)
+    for k, mode in enumerate(MODES):
+        image = Image.fromarray(generator.integers(0, 255, (14, 10, 3), dtype=np.uint8))
+        if mode == "I;16":
+            image = Image.fromarray(generator.integers(0, 65535, (14, 10), dtype=np.uint16))
+        elif mode != "RGB":
+            image = image.convert(mode)
+        assert image.mode == mode
+        suffix = "tiff" if mode in ("CMYK", "I;16") else "png"
+        path = tmp_path / "images" / "test" / ("cat", "dog")[k % 2] / f"{k}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path)
+    return tmp_path / "images"
+
+
+def test_images_of_all_colour_modes_are_read_as_a_pipeline_reads_them(image_folder):
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**SIZES)).eval()
+    processor = ViTImageProcessor(size={"height": 12, "width": 12})
+    classify = pipeline("image-classification", model=model, image_processor=processor)
+    data = datasets.load_dataset("imagefolder", data_dir=str(image_folder), split="test")
+    files = [image.filename for image in data["image"]]
+    report = audit(classify, str(image_folder), "uniform_attention", progress=False)
+    frame = report.to_pandas()
+    own = frame[frame.statistic == "probability"].set_index("example_id").value.sort_index()
+    assert len(own) == len(MODES)
+    expected = [classify(file, top_k=1)[0]["score"] for file in files]
+    assert own.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_greyscale_models_read_colour_images(image_folder):
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**{**SIZES, "num_channels": 1})).eval()
+
+    def process(images, return_tensors):
+        assert all(image.mode == "L" for image in images)
+        arrays = [np.asarray(image.resize((12, 12)), dtype=np.float32) / 255 for image in images]
+        return {"pixel_values": torch.tensor(np.stack(arrays))[:, None]}
+
+    reports = audit((model, process), str(image_folder), "uniform_attention", progress=False)
+    assert reports.to_pandas().example_id.nunique() == len(MODES)
+
+
+def test_a_processor_that_fails_is_reported_in_one_line(model, image_folder):
+    def fail(images, return_tensors):
+        raise ValueError("mean must have 1 elements\nif it is an iterable")
+
+    with refuses("the image processor cannot read the images in the column 'image': mean must"):
+        audit((model, fail), str(image_folder), progress=False)
 
 
 def test_fingerprints_differ_by_pixels(rows):

@@ -207,7 +207,7 @@ def said_alone(model, ids, n):
 ENDS = SimpleNamespace(eos_token_id=1, pad_token_id=None)
 
 
-def answers_of(model, monkeypatch, n_prompts=11, n=12):
+def answers_of(model, monkeypatch, n_prompts=11, n=12, tokenizer=ENDS):
     """Answers to prompts of unequal length, those to each alone, and how many ran at once."""
     draws = torch.Generator().manual_seed(0)
     lengths = [5 + 3 * (k % 7) for k in range(n_prompts)]
@@ -224,7 +224,7 @@ def answers_of(model, monkeypatch, n_prompts=11, n=12):
         return generate(ids, **given)
 
     monkeypatch.setattr(model, "generate", counted)
-    return generate_answers(model, ENDS, prompts, n), alone, at_once
+    return generate_answers(model, tokenizer, prompts, n), alone, at_once
 
 
 DECODERS = {
@@ -240,6 +240,17 @@ def test_prompts_that_are_answered_together_are_answered_as_alone(name, monkeypa
     model = tiny_language_model(name, DECODERS[name])
     together, alone, at_once = answers_of(model, monkeypatch)
     assert together == alone and at_once[0] == 8 and at_once.count(1) < len(alone)
+
+
+@pytest.mark.parametrize("end_token_id", [1, None])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
+def test_a_padding_token_without_an_embedding(name, end_token_id, monkeypatch):
+    """A padding token that was added to the tokenizer alone, as is usual with Llama."""
+    model = tiny_language_model(name, DECODERS[name])
+    n_embeddings = model.get_input_embeddings().num_embeddings
+    tokenizer = SimpleNamespace(eos_token_id=end_token_id, pad_token_id=n_embeddings)
+    together, alone, at_once = answers_of(model, monkeypatch, tokenizer=tokenizer)
+    assert together == alone and at_once[0] == 8
 
 
 def test_where_padding_is_read_or_rounding_decides_each_is_answered_alone(monkeypatch):

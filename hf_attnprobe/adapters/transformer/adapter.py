@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.deletion import (
     ErasureSettings,
+    choose_padding_id,
     compute_erased_probs,
     find_word_units,
     sum_over_pieces,
@@ -40,6 +41,7 @@ from hf_attnprobe.adapters.transformer.layout import (
     compute_gradient_times_input,
     compute_row_weights,
     count_patches,
+    get_embeddings_module,
     needs_left_padding,
     run_with_zero_embeddings,
 )
@@ -57,6 +59,7 @@ from hf_attnprobe.adapters.transformer.replay import (
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, create_head
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
@@ -123,7 +126,7 @@ def build_masks(
             "return_special_tokens_mask=True"
         )
     largest_id = int(inputs["input_ids"].max())
-    table = model.get_input_embeddings().weight
+    table = get_embeddings_module(model).weight
     # Without this line, the type checker assumes that the attribute may also be a module.
     assert isinstance(table, Tensor)
     if largest_id >= len(table):
@@ -264,7 +267,8 @@ class TransformerAdapter(
     ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
-        self.readout = choose_readout(model.config, readout)
+        # The read-out of a user's own class has been found by running an example.
+        self.readout = choose_readout(model.config, readout or getattr(model, "readout", None))
         head = create_head(
             model,
             predicts=predicts,
@@ -333,7 +337,10 @@ class TransformerAdapter(
             A batch. Its inputs include `units`, the position that represents each token's unit.
         """
         device = self.model.device
-        inputs = {name: value.to(device) for name, value in inputs.items()}
+        inputs = {
+            name: self._convert_further_input(name, value.to(device))
+            for name, value in inputs.items()
+        }
         inputs = self.head.select_inputs(inputs, self._run)
         mask, is_special = build_masks(self.model, self.layout, inputs)
         units = find_unit_representatives(self.level, inputs, mask)
@@ -349,6 +356,16 @@ class TransformerAdapter(
         content = content & ~_find_only_readout_tokens(batch_inputs, content)
         return Batch(batch_inputs, mask, content, tuple(example_ids), labels)
 
+    def _convert_further_input(self, name: str, value: Tensor) -> Tensor:
+        """Convert a column that the model reads in addition to its texts; return others unchanged.
+
+        Values that belong to a whole text get an additional axis, `[batch, 1, ...]`. Otherwise, a
+        vector with as many entries as a text has tokens would be shortened like a text.
+        """
+        if value.is_floating_point() and name != "pixel_values":
+            value = value.to(self.model.dtype)
+        return value[:, None] if name.startswith(TEXT_INPUT) else value
+
     @torch.no_grad()
     def _run(self, inputs: Mapping[str, Tensor]) -> Any:
         """Run the model without edits, and return its output."""
@@ -359,7 +376,10 @@ class TransformerAdapter(
         """Select the inputs that the model's `forward` method accepts."""
         excluded = ADAPTER_INPUTS | NON_MODEL_COLUMNS
         candidates = {name: value for name, value in inputs.items() if name not in excluded}
-        return select_forward_inputs(self.model, candidates)
+        text_inputs = {
+            name: candidates.pop(name) for name in list(candidates) if name.startswith(TEXT_INPUT)
+        }
+        return {**select_forward_inputs(self.model, candidates), **text_inputs}
 
     # Forward passes
 
@@ -701,7 +721,9 @@ class TransformerAdapter(
         if self.model.device.type == "cpu":
             n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
         return ErasureSettings(
-            pad_id=self.model.config.get_text_config().pad_token_id or 0,
+            pad_id=choose_padding_id(
+                [self.model.config.get_text_config().pad_token_id], self.n_embeddings
+            ),
             tokens_per_pass=n_tokens,
             mask_id=self.mask_id,
             pads_left=self.pads_left,

@@ -27,6 +27,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
     replace_first_tensor,
 )
 from hf_attnprobe.adapters.transformer.task_heads import TaskHead
+from hf_attnprobe.adapters.wrappers import copy_inference_tensor
 from hf_attnprobe.core.errors import AttnProbeError
 
 
@@ -237,12 +238,34 @@ def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
     except NotImplementedError as error:
         if is_image:
             return _find_patch_embeddings(model)
+        # A user's own class often does not set `base_model_prefix`.
+        inner_models = [*find_inner_models(model).values()]
+        if len(inner_models) == 1:
+            return get_embeddings_module(inner_models[0])
         raise AttnProbeError(
-            f"expected a model with a token embedding table, but {type(model).__name__} has none; "
-            "this model cannot be audited"
+            f"cannot find the token embeddings of {type(model).__name__}. Add a method to this class: "
+            "`def get_input_embeddings(self): return self.…`. A model without a token embedding "
+            "table cannot be audited."
         ) from error
     # SigLIP returns a convolution, whose output is not a row of patches.
     return _find_patch_embeddings(model) if isinstance(embeddings, nn.Conv2d) else embeddings
+
+
+def find_inner_models(module: nn.Module) -> dict[str, PreTrainedModel]:
+    """Find the Transformers models inside a module, but not the models inside these.
+
+    Args:
+        module: Any module, which does not count itself.
+
+    Returns:
+        Models by qualified name. A model that is used several times is listed once.
+    """
+    inner_models: dict[str, PreTrainedModel] = {}
+    for name, inner_module in module.named_modules():
+        is_nested = any(name.startswith(f"{outer_name}.") for outer_name in inner_models)
+        if name and isinstance(inner_module, PreTrainedModel) and not is_nested:
+            inner_models[name] = inner_module
+    return inner_models
 
 
 def _find_patch_embeddings(model: PreTrainedModel) -> nn.Module:
@@ -320,11 +343,14 @@ def copy_with_shared_weights(model: PreTrainedModel, dtype: torch.dtype | None) 
         The copy.
     """
     # `deepcopy` does not copy the tensors in this dictionary, but uses the values in it.
-    memo: dict[int, Tensor] = {id(buffer): buffer for buffer in model.buffers()}
+    memo: dict[int, Tensor] = {
+        id(buffer): copy_inference_tensor(buffer) for buffer in model.buffers()
+    }
     for weight in model.parameters():
         memo[id(weight)] = weight
         if type(weight) is nn.Parameter:
-            memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=False)
+            values = copy_inference_tensor(weight.detach())
+            memo[id(weight)] = nn.Parameter(values, requires_grad=False)
     model_copy = copy.deepcopy(model, memo).eval()
     if dtype is None:
         return model_copy
@@ -483,7 +509,11 @@ def create_example_inputs(model: PreTrainedModel) -> dict[str, Tensor]:
     has_end = end_id is not None and 0 <= end_id < config.vocab_size
     text = [plain_id] * (EXAMPLE_TEXT_LENGTH - 1) + [end_id if has_end else plain_id]
     ids = torch.tensor([text], device=device)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    # Only a user's own class has this attribute.
+    if "token_type_ids" in getattr(model, "required_inputs", ()):
+        inputs["token_type_ids"] = torch.zeros_like(ids)
+    return inputs
 
 
 def _check_output(model: PreTrainedModel, head: TaskHead, result: Any) -> None:

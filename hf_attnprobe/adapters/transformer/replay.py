@@ -34,6 +34,7 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     keep_attention,
     unpack_heads,
 )
+from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import (
     EXAMPLE_TEXT_LENGTH,
     copy_with_shared_weights,
@@ -58,6 +59,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
@@ -98,6 +100,8 @@ class HookedTransformer:
         tokens_per_pass: int | None = None,
     ) -> None:
         self.model = copy_with_shared_weights(model, dtype)
+        if isinstance(self.model, CustomModel):
+            self.model.disable_cache()
         self.head = head
         self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
@@ -252,7 +256,13 @@ class HookedTransformer:
         Args:
             inputs: Inputs for the model and the task head.
         """
-        model_inputs = {name: value for name, value in inputs.items() if name not in ADAPTER_INPUTS}
+        model_inputs: dict[str, Tensor] = {}
+        for name, value in inputs.items():
+            if name.startswith(TEXT_INPUT):
+                # Remove the additional axis of values that belong to a whole text.
+                model_inputs[name.removeprefix(TEXT_INPUT)] = value[:, 0]
+            elif name not in ADAPTER_INPUTS:
+                model_inputs[name] = value
         arguments = self.head.build_arguments(model_inputs)
         if self.accepts_use_cache:
             arguments.setdefault("use_cache", False)
