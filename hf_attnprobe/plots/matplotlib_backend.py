@@ -323,7 +323,8 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
     n_text_lines = len(textwrap.wrap(chart.title, MAX_X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
-        return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
+        n_text_lines += len(textwrap.wrap(chart.value_label, MAX_X_LABEL_WIDTH))
+        return width, 1.1 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
     legend_entries = [
         *(series.name for series in chart.series),
         *(reference.name for reference in chart.references),
@@ -591,8 +592,10 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
     figure = ax.figure
     # Axes always belong to a figure.
     assert figure is not None
-    colour_bar = figure.colorbar(image, ax=ax, pad=0.02)
-    colour_bar.set_label(_wrap(chart.value_label, 34))
+    # A colour bar below the map leaves the whole width to the cells and to its own label.
+    colour_bar = figure.colorbar(image, ax=ax, location="bottom", aspect=40)
+    colour_bar.set_label(_wrap(chart.value_label, MAX_X_LABEL_WIDTH))
+    colour_bar.ax.tick_params(length=2)
     colour_bar.outline.set_visible(False)
     if has_numbers:
         _print_cell_numbers(chart, image, ax)
