@@ -1,5 +1,7 @@
 """The page in Chromium: silent, without requests, accessible, usable with and without scripts."""
 
+import itertools
+
 import pytest
 
 from hf_attnprobe.documents.blocks import AnswerBlock, FormattedNumber, NumberLine
@@ -191,7 +193,7 @@ def test_thresholds_run_through_all_rows_at_one_position(open_page, first_screen
     assert len(lines) == 10 and len(positions) == 2
     # Without a gap between two rows.
     column = sorted((box(k)["y"], box(k)["bottom"]) for k in lines[::2])
-    assert all(below[0] - above[1] < 2 for above, below in zip(column, column[1:], strict=False))
+    assert all(below[0] - above[1] < 2 for above, below in itertools.pairwise(column))
     assert page.locator(".cut-low").count() == page.locator(".cut-high").count() == 1
 
 

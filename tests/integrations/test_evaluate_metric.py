@@ -178,7 +178,10 @@ def test_without_the_package_the_installed_file_says_what_to_do(monkeypatch, tmp
     file = metrics.install_metric(tmp_path)
     name = "hf_attnprobe.integrations.evaluate_metric.attention_faithfulness.attention_faithfulness"
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=f"needs the package hf_attnprobe, but the module {name} is not installed"):
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=f"needs the package hf_attnprobe, but the module {name} is not installed",
+    ):
         exec(compile(file.read_text(), file, "exec"), {})
 
 
