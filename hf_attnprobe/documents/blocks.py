@@ -363,6 +363,7 @@ class Section(BlockContainer):
         id: anchor for links to the section; "" derives it from the title.
         in_short_report: whether the terminal prints the section even without ``--verbose``.
         is_collapsed: whether a page shows only the heading until the reader opens the section.
+        in_notebook: whether a notebook displays the section below the beginning of the report.
     """
 
     title: str
@@ -370,6 +371,7 @@ class Section(BlockContainer):
     id: str = ""
     in_short_report: bool = False
     is_collapsed: bool = False
+    in_notebook: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

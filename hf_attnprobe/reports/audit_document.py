@@ -124,7 +124,9 @@ def build_audit_document(report: AuditResult) -> Document:
             Note(f"Attention: {attention}"),
         ]
     open_sections = [
-        Section(_format_texts_title(displayed_texts, words), text_blocks, id="texts"),
+        Section(
+            _format_texts_title(displayed_texts, words), text_blocks, id="texts", in_notebook=True
+        ),
         Section(
             DISPLAY_QUESTION,
             [" ".join(advise_on_display(report.findings, words))],
