@@ -8,6 +8,8 @@ from typing import Any
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.documents.formats import format_csv
+from hf_attnprobe.documents.token_shading import RANKING_TITLES
+from hf_attnprobe.reports.audit_document import N_VISIBLE_TEXTS, select_displayed_texts
 from hf_attnprobe.reports.comparison import (
     AuditComparison,
     compare_audits,
@@ -34,6 +36,9 @@ RENDERERS: Mapping[str, Callable[[Any], str]] = {
     ".csv": lambda result: format_csv(result.summary_frame()),
 }
 """Maps the ending of an output file to the function that renders a result in this format."""
+
+FIGURE_FORMATS = ("svg", "pdf", "png")
+"""File formats in which the option ``--figures`` saves each figure."""
 
 DOCUMENT_ENDINGS = (".md", ".html", ".json")
 """Endings of the output files that every type of result supports."""
@@ -240,7 +245,9 @@ def _detect_source(folder: Folders) -> tuple[ResultType, Any]:
 
 
 def save_figures(folder: Folders, output_dir: str | Path) -> None:
-    """Save an audit's or a retraining's figures as SVG and PDF files, with captions.
+    """Save an audit's or a retraining's figures as SVG, PDF and PNG files, with captions.
+
+    The figures of an audit include the first screen and the texts that its page displays first.
 
     Args:
         folder: output folder of one audit or retraining.
@@ -258,9 +265,14 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
             f"--figures needs exactly one folder with {names}. Pass only this folder."
         )
     # Matplotlib is slow to import.
-    from hf_attnprobe.plots.matplotlib_backend import save_charts
+    from hf_attnprobe.plots.matplotlib_backend import save_charts, save_texts
 
-    save_charts(result_type.read(folders[0]).charts(), output_dir)
+    result = result_type.read(folders[0])
+    save_charts(result.charts(), output_dir, FIGURE_FORMATS)
+    if result_type is AUDIT_RESULT:
+        texts = select_displayed_texts(result.examples)[:N_VISIBLE_TEXTS]
+        titles = {name: RANKING_TITLES[name] for name in ("attention", "leave_one_out")}
+        save_texts(texts, output_dir, titles, FIGURE_FORMATS)
 
 
 def _list_folders(folder: Folders) -> list[Path]:

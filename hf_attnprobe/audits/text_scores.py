@@ -23,6 +23,7 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_contrast_effects,
     measure_deletion_effects,
     measure_knockouts,
+    measure_position_noise,
 )
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
@@ -449,6 +450,7 @@ class Explainer:
         passage_gain = compute_answer_losses(observation, probs_without_passage[None])
         scores = {"attention": weights}
         units_that_matter = None
+        noise: tuple[float, ...] = ()
         if self._can_compute(EditableInputs):
             knockout_losses, _ = measure_knockouts(observation, self.site, RENORMALISED_KNOCKOUT)
             scores["knockout"] = knockout_losses[0]
@@ -460,6 +462,8 @@ class Explainer:
                 least_effect = Knockout().least_effect
                 matters = find_units_that_matter(observation, least_effect)[0][is_unit]
                 units_that_matter = tuple(matters.nonzero()[:, 0].tolist())
+                position_noise = measure_position_noise(observation, least_effect)[0]
+                noise = _convert_to_floats(position_noise[is_unit])
         return replace(
             self.describe_answer(text, row),
             scores={name: _convert_to_floats(values[is_unit]) for name, values in scores.items()},
@@ -470,6 +474,7 @@ class Explainer:
             },
             matters=units_that_matter,
             is_greedy=bool(model.is_greedy(observation)[0]),
+            noise=noise,
         )
 
     def describe_answer(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:

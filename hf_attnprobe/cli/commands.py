@@ -172,7 +172,7 @@ def add_report_command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--figures",
         metavar="FOLDER",
-        help="folder for the figures of an audit or a retraining, as SVG and PDF files",
+        help="folder for the figures of an audit or a retraining, as SVG, PDF and PNG files",
     )
     _add_fail_on_change(parser)
 

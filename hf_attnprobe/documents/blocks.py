@@ -28,6 +28,7 @@ A section, a collapsible block and an answer contain blocks of these types:
 :class:`NumberLine`       a number on an axis with thresholds and reference values
 :class:`ScoreTable`       numbers on a common scale, one row each
 :class:`CodeBlock`        a command or a file, printed verbatim
+:class:`NextStep`         advice on what to do next, with a command to copy
 ``Chart, HeatMap``        a drawing, see :mod:`hf_attnprobe.plots.chart`
 :class:`ExampleTexts`     texts whose tokens are shaded by their scores
 :class:`Section`          a subsection, if it is inside another section
@@ -153,6 +154,19 @@ class CodeBlock:
 
 
 @dataclass(frozen=True)
+class NextStep:
+    """Advice on what to do next; a page prints it in a box and adds a button that copies the command.
+
+    Attributes:
+        words: the advice; if there is a command, its introduction.
+        command: a command that follows the advice; empty without one.
+    """
+
+    words: InlineText
+    command: str = ""
+
+
+@dataclass(frozen=True)
 class DefinitionList:
     """A list of terms with descriptions, such as settings or a glossary.
 
@@ -231,6 +245,8 @@ class ScoreTableRow:
         line: number line, which only pages draw.
         is_part: whether the number contributes to the mean in the row above, and is indented.
         is_secondary: whether a page displays the row after the example texts.
+        grade: answer that a mark displays: "yes", "partly", "no" or "cannot say"; empty if the row
+            answers no question.
     """
 
     name: str
@@ -239,13 +255,41 @@ class ScoreTableRow:
     line: NumberLine | None = None
     is_part: bool = False
     is_secondary: bool = False
+    grade: str = ""
+
+    @property
+    def mark(self) -> str:
+        """Mark for the grade, such as "◐" for partly; a space without grade."""
+        return GRADE_MARKS.get(self.grade, " ")
+
+
+GRADE_MARKS = {"yes": "●", "partly": "◐", "no": "○", "cannot say": "?"}
+"""Maps each answer to the character that marks the rows with this answer in a score table."""
 
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """Numbers on a common scale, each in a row with its explanation."""
+    """Numbers on a common scale, each in a row with its explanation.
+
+    Attributes:
+        rows: the rows in reading order.
+        secondary_title: heading above the rows that a page displays after the example texts.
+    """
 
     rows: Sequence[ScoreTableRow]
+    secondary_title: str = ""
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """Name of each mark, such as "open", by grade; empty if no row has a grade."""
+        if not any(row.grade for row in self.rows):
+            return {}
+        return {grade: "open" if grade == "cannot say" else grade for grade in GRADE_MARKS}
+
+    @property
+    def legend_text(self) -> str:
+        """Legend of the marks on one line; empty if no row has a grade."""
+        return "  ".join(f"{GRADE_MARKS[grade]} {name}" for grade, name in self.legend.items())
 
     def __bool__(self) -> bool:
         return bool(self.rows)
@@ -319,6 +363,7 @@ class Section(BlockContainer):
         id: anchor for links to the section; "" derives it from the title.
         in_short_report: whether the terminal prints the section even without ``--verbose``.
         is_collapsed: whether a page shows only the heading until the reader opens the section.
+        in_notebook: whether a notebook displays the section below the beginning of the report.
     """
 
     title: str
@@ -326,6 +371,7 @@ class Section(BlockContainer):
     id: str = ""
     in_short_report: bool = False
     is_collapsed: bool = False
+    in_notebook: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -345,6 +391,7 @@ Block = (
     | NumberLine
     | ScoreTable
     | CodeBlock
+    | NextStep
     | Chart
     | HeatMap
     | ExampleTexts
@@ -363,6 +410,7 @@ MACRO_NAMES = {
     NumberLine: "number_line",
     ScoreTable: "score_table",
     CodeBlock: "code_block",
+    NextStep: "next_step",
     Chart: "chart",
     HeatMap: "chart",
     ExampleTexts: "example_texts",
@@ -484,7 +532,7 @@ def describe_number_line(line: NumberLine) -> str:
     return "; ".join([format_cell(number), *mark_descriptions])
 
 
-NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer"}
+NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer", "grade"}
 """Names of dataclass fields that contain ids or data instead of text for readers."""
 
 

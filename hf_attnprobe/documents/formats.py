@@ -1,6 +1,7 @@
 """Output formats of a result: terminal text, Markdown, HTML page, JSON and CSV."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from shutil import get_terminal_size
@@ -8,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from hf_attnprobe.documents.blocks import Document
+from hf_attnprobe.documents.blocks import Document, NextStep
 from hf_attnprobe.documents.html import render_cell_html, render_html
 from hf_attnprobe.documents.markdown import render_markdown
 from hf_attnprobe.documents.terminal_text import MAX_LINE_WIDTH, render_text
@@ -46,6 +47,32 @@ def format_csv(frame: pd.DataFrame) -> str:
 def _escape_formula(cell: object) -> object:
     """Add a leading quote to a cell if a spreadsheet would evaluate it as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_PREFIXES) else cell
+
+
+COMMAND_LINE_FLAG = re.compile(r"--([a-z][a-z-]*)(?: (\d+))?")
+"""Pattern for a flag of the command line in a sentence, with its value if this is a number."""
+
+
+def phrase_for_python(step: NextStep) -> NextStep:
+    """Phrase advice for a notebook: flags become arguments, and a command can be run in a cell.
+
+    >>> phrase_for_python(NextStep("Run the audit again with --test-limit 60."))
+    NextStep(words='Run the audit again with test_limit=60.', command='')
+
+    Args:
+        step: advice for the command line.
+    """
+    words = step.words
+    if isinstance(words, str):
+        words = COMMAND_LINE_FLAG.sub(_format_argument, words)
+    # Notebooks run a line that starts with an exclamation mark as a command.
+    return NextStep(words, f"!{step.command}" if step.command else "")
+
+
+def _format_argument(match: re.Match[str]) -> str:
+    """Format a flag as a Python argument, such as "test_limit=60" for "--test-limit 60"."""
+    name = match[1].replace("-", "_")
+    return name if match[2] is None else f"{name}={match[2]}"
 
 
 class DocumentedResult:
@@ -105,4 +132,10 @@ class DocumentedResult:
 
     def _repr_html_(self) -> str:
         """Return the beginning of the report as HTML, which notebooks display."""
-        return render_cell_html(self.build_document().lead)
+        document = self.build_document()
+        lead = [
+            phrase_for_python(block) if isinstance(block, NextStep) else block
+            for block in document.lead
+        ]
+        sections = [s for s in document.sections if s is not None and s.in_notebook]
+        return render_cell_html([*lead, *sections], title=document.heading)

@@ -91,18 +91,19 @@ def render_html(document: Document) -> str:
     )
 
 
-def render_cell_html(blocks: Iterable[Block]) -> str:
+def render_cell_html(blocks: Iterable[Block], *, title: str = "") -> str:
     """Render blocks as HTML for a notebook cell, with style but without scripts.
 
     The style rules only apply to this output and not to the rest of the notebook.
 
     Args:
         blocks: blocks to render; empty ones are skipped.
+        title: heading above the blocks; empty for no heading.
     """
     filled_blocks = [block for block in blocks if block]
     # A shadow root would isolate the style better, but notebooks would display nothing.
     template = _load_templates().get_template("cell.html")
-    return template.render(parts=filled_blocks, style=_build_style())
+    return template.render(parts=filled_blocks, title=title, style=_build_style())
 
 
 def build_security_policy(script: str) -> str:

@@ -95,6 +95,27 @@ new Set(all("article.text").map((text) => text.parentElement)).forEach((parent) 
   makeFilters(all(":scope > article.text", parent)),
 );
 
+/* --- commands: a button copies them --- */
+
+/* Browsers without clipboard access, such as for some local files, only select the text. */
+async function copyText(element, button) {
+  getSelection().selectAllChildren(element);
+  try {
+    await navigator.clipboard.writeText(element.textContent);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
+  }
+}
+
+for (const block of all("pre")) {
+  const button = createElement("button", { type: "button", class: "copy", "aria-live": "polite" }, "Copy");
+  button.addEventListener("click", () => copyText(block, button));
+  const box = createElement("div", { class: "code" });
+  block.replaceWith(box);
+  box.append(block, button);
+}
+
 /* Only tables that scroll need to be reachable by the tab key. */
 for (const box of all(".scroll"))
   if (!box.closest("details:not([open])") && box.scrollWidth <= box.clientWidth)

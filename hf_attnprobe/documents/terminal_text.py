@@ -81,6 +81,7 @@ def _load_templates() -> Environment:
         "table": _format_table,
         "score_table": _format_score_table,
         "describe_number_line": describe_number_line,
+        "format_cell": format_cell,
         "describe_text": describe_highlighted_text,
         "code_block": lambda text: indent(escape_control_characters(text), "  "),
         "blocks": lambda blocks, width, separator: separator.join(_render_blocks(blocks, width)),
@@ -130,8 +131,8 @@ def _format_score_table(block: ScoreTable, width: int) -> str:
     """Format a score table with the columns name, number and explanation."""
     names, numbers = [], []
     for row in block.rows:
-        indentation = "    " if row.is_part else "  "
-        names.append(f"{indentation}{escape_line(row.name)}")
+        indentation = "  " if row.is_part else ""
+        names.append(f"{indentation}{row.mark} {escape_line(row.name)}")
         numbers.append("" if row.number is None else format_cell(row.number))
     name_width = 2 + max(map(len, names))
     number_width = 2 + max(map(len, numbers))
@@ -139,6 +140,8 @@ def _format_score_table(block: ScoreTable, width: int) -> str:
     for row, name, number in zip(block.rows, names, numbers, strict=True):
         padded_number = number.ljust(number_width) if number else ""
         lines.append(_wrap_next_to(name.ljust(name_width) + padded_number, row.meaning, width))
+    if block.legend_text:
+        lines.append(f"{' ' * name_width}{block.legend_text}")
     return "\n".join(lines)
 
 

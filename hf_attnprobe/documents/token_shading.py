@@ -18,7 +18,7 @@ RANKING_TITLES = {
     "attention": "attention",
     "leave_one_out": "leave-one-out",
     "knockout": "knockout",
-    "contrast": "margin over the other answer",
+    "contrast": "contrast",
     "gradient": "gradient × input",
 }
 """Maps each ranking to its title in reports, in the order of display."""
@@ -56,6 +56,9 @@ Shade 9 marks the token with the largest score of a text.
 
 N_VISIBLE_TOKENS = 400
 """Number of tokens per text that a page displays at first. Readers click to see the others."""
+
+N_VISIBLE_UNITS = 30
+"""Number of sentences, or other long units of a prompt, that a page displays at first."""
 
 MAX_PAGE_TOKENS = 600
 """Maximum number of tokens that all example texts on a page have together.
@@ -121,9 +124,13 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     if text.probability is not None:
         ending = f" with probability {text.probability:.3f}."
     summary = f" {text.importance_summary}" if text.importance_summary else ""
-    reason = f" Reason for showing it: {text.why}." if text.why else ""
+    reason = f" Reason for showing it: {text.displayed_reason}." if text.displayed_reason else ""
+    question: list[str] = []
+    if text.question:
+        question = [", question ", UserText(text.question)]
     sentence = (
         text.name,
+        *question,
         *label,
         f": {predicted_verb} ",
         UserText(text.predicted),
@@ -199,6 +206,7 @@ class ShadedRanking:
     """A text's tokens, shaded by their scores in one ranking.
 
     Attributes:
+        key: the ranking's name in the scores.
         name: the ranking's title.
         aside: explanation of the scores.
         is_signed: whether scores can be negative.
@@ -206,6 +214,7 @@ class ShadedRanking:
             classes, the token, and its score (else "").
     """
 
+    key: str
     name: str
     aside: str
     is_signed: bool
@@ -266,11 +275,67 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
         if is_signed and text.speaks_for:
             notes = [f"+ for {text.speaks_for}"]
         yield ShadedRanking(
+            name,
             RANKING_TITLES.get(name, name),
             "; ".join(filter(None, [meaning, *notes])),
             is_signed,
             list(_shade_tokens(text, name, largest)),
         )
+
+
+@dataclass(frozen=True)
+class PassageUnit:
+    """A sentence or another long unit of a prompt, as a page displays it.
+
+    Attributes:
+        heading: text of the prompt before the unit; empty if there is none.
+        text: the unit.
+        css_classes: shade by leave-one-out; empty if the answer does not depend on the unit.
+        loss: leave-one-out score with its sign, as text; empty if it was not measured.
+        bar: attention in percent of the largest attention in the prompt.
+        attention: attention in percent, as text.
+    """
+
+    heading: str
+    text: str
+    css_classes: str
+    loss: str
+    bar: float
+    attention: str
+
+
+def list_passage_units(text: HighlightedText) -> list[PassageUnit]:
+    """List the units of a prompt with their attention, and mark those that the answer depends on.
+
+    If it is known which units matter more than noise, only these are shaded.
+
+    Args:
+        text: a prompt.
+    """
+    weights = text.scores["attention"]
+    largest_weight = max(weights, default=0.0) or 1.0
+    missing_losses = (math.nan,) * len(text.tokens)
+    losses = text.scores.get("leave_one_out", missing_losses)
+    largest_loss = max((abs(loss) for loss in losses if not math.isnan(loss)), default=0.0)
+    units = []
+    for k, (unit, weight, loss) in enumerate(zip(text.tokens, weights, losses, strict=True)):
+        matters = text.matters is None or k in text.matters
+        shade = _compute_shade(loss, largest_loss) if matters else 0
+        css_classes = ""
+        if shade:
+            css_classes = f"s{shade} m" if loss < 0 else f"s{shade}"
+        heading = strip_chat_markers(text.around[k]) if text.around and k > 0 else ""
+        units.append(
+            PassageUnit(
+                heading,
+                unit,
+                css_classes,
+                "" if math.isnan(loss) else f"{loss:+.2f} nats",
+                round(100 * weight / largest_weight, 1),
+                f"{weight:.0%}",
+            )
+        )
+    return units
 
 
 def _shade_tokens(
@@ -293,7 +358,8 @@ def _shade_tokens(
         if text.segments and text.segments[k] != segment:
             segment = text.segments[k]
             heading = "second text" if segment == 1 else "first text"
-        if name == "attention" and text.around:
+        if name == "attention" and text.around and k > 0:
+            # The text before the first unit is part of the chat template, which is not displayed.
             heading = strip_chat_markers(text.around[k]) or heading
         shade = _compute_shade(score, largest)
         # In the page's CSS, s1 to s9 are shades, and m changes the colour of a negative score.
@@ -308,8 +374,6 @@ def _shade_tokens(
         printed_score = f"{score:{sign}.2g}" if shade else ""
         space = "" if k in glued_positions else " "
         yield heading, space, " ".join(css_classes), token, printed_score
-    if name == "attention" and text.around:
-        yield strip_chat_markers(text.around[-1]), "", "", "", ""
 
 
 def _compute_shade(score: float, largest: float) -> int:

@@ -173,14 +173,32 @@ def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
 def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
     """Return the units whose deletion clearly lowers the answer's probability, ``[batch, keys]``.
 
-    The loss must be larger than the measurement noise. To estimate the noise, each unit is deleted
-    in two ways: the remaining tokens move up to close the gap, or they keep their positions. The
-    noise is the difference between the two losses.
+    The loss must be larger than the measurement noise, see :func:`measure_position_noise`.
 
     Args:
         observation: Model outputs and attention for a batch.
         least_effect: Smallest loss, in nats, that counts. The loss must also be at least a tenth of
             the largest loss in the passage.
+    """
+    effects = measure_deletion_effects(observation)
+    noise = measure_position_noise(observation, least_effect)
+    # The noise is NaN for units whose loss is too small, and this comparison is then false.
+    return effects > noise
+
+
+def measure_position_noise(observation: Observation, least_effect: float) -> Tensor:
+    """Measure how much of each unit's loss may be due to later tokens moving up.
+
+    Each unit is deleted in two ways: the remaining tokens move up to close the gap, or they keep
+    their positions. The noise is the absolute difference between the two losses.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        least_effect: Smallest loss, in nats, for which the noise is measured. The loss must also be
+            at least a tenth of the largest loss in the passage.
+
+    Returns:
+        Noise in nats, ``[batch, keys]``; NaN for other keys and for units with smaller losses.
     """
 
     def compute() -> Tensor:
@@ -191,9 +209,9 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
         measure_losses_with_gap = partial(measure_losses_without, observation, operator="gap")
         effects_with_gap = _measure_single_units(candidates, measure_losses_with_gap)
         noise = (effects - effects_with_gap).abs()
-        return candidates & (effects > noise)
+        return noise.masked_fill(~candidates, torch.nan)
 
-    return observation.remember(("units that matter", least_effect), compute)
+    return observation.remember(("position noise", least_effect), compute)
 
 
 def _measure_single_units(units: Tensor, measure_losses: Callable[[Tensor], Tensor]) -> Tensor:

@@ -70,6 +70,9 @@ class HighlightedText:
         matters: positions of the units whose deletion costs the answer more than noise; None if
             not measured.
         is_greedy: whether the model itself generates the answer; None if not measured.
+        noise: for each unit of a prompt, the part of its leave-one-out score that may be due to
+            later units moving up, in nats; NaN for units that were not checked. Empty if not
+            measured.
 
     Raises:
         ValueError: If the number of scores differs from the number of units, or a position is out of
@@ -94,13 +97,17 @@ class HighlightedText:
     unit: str = ""
     matters: tuple[int, ...] | None = None
     is_greedy: bool | None = None
+    noise: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
         has_valid_scores = all(len(scores) == n_units for scores in self.scores.values())
         has_valid_segments = len(self.segments) in (0, n_units)
         has_valid_surroundings = len(self.around) in (0, n_units + 1)
-        has_valid_lengths = has_valid_scores and has_valid_segments and has_valid_surroundings
+        has_valid_noise = len(self.noise) in (0, n_units)
+        has_valid_lengths = (
+            has_valid_scores and has_valid_segments and has_valid_surroundings and has_valid_noise
+        )
         positions = {*self.glued, *self.unknown, *(self.matters or ())}
         has_valid_positions = positions <= set(range(n_units))
         if not has_valid_lengths or not has_valid_positions:
@@ -113,6 +120,23 @@ class HighlightedText:
     def name(self) -> str:
         """The text's name in reports, such as "Text 18" or "Prompt 18"."""
         return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
+
+    @property
+    def displayed_reason(self) -> str:
+        """Reason for displaying the text; empty if the page cannot show what the reason refers to.
+
+        A text may be chosen because attention and leave-one-out agree on it. If there was no time to
+        compute its leave-one-out scores, readers could not see this agreement.
+        """
+        refers_to_leave_one_out = self.why in (AGREEMENT_REASON, DISAGREEMENT_REASON)
+        if refers_to_leave_one_out and "leave_one_out" not in self.scores:
+            return ""
+        return self.why
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the units are sentences or longer, so that a page prints each on a line."""
+        return self.unit not in ("", "word", "token")
 
     @property
     def units(self) -> list[dict[str, str | float]]:
@@ -140,7 +164,7 @@ class HighlightedText:
         # The field `matters` lists the units whose effect is larger than measurement noise.
         is_noise = loss <= 0 or (self.matters is not None and most_important not in self.matters)
         if is_noise:
-            statement = f"No single {self.unit} affects the answer more than noise"
+            statement = f"No single {self.unit} supports the answer more than noise"
         else:
             degree = "" if loss >= HALVING_LOSS else " slightly"
             statement = (
@@ -153,7 +177,26 @@ class HighlightedText:
         caveat = ""
         if self.is_greedy is False:
             caveat = " The model itself would give another answer."
-        return f"{statement}; attention ranks {attended_unit} first.{self._margin_summary}{caveat}"
+        return (
+            f"{statement}; attention ranks {attended_unit} first.{self._opposing_summary}"
+            f"{self._margin_summary}{caveat}"
+        )
+
+    @property
+    def _opposing_summary(self) -> str:
+        """Sentence about the unit without which the answer would be most likely.
+
+        The sentence is empty if no deletion makes the answer at least twice as likely.
+        """
+        losses = self.scores["leave_one_out"]
+        opposing = min(range(len(losses)), key=losses.__getitem__)
+        gain = -losses[opposing]
+        if gain < HALVING_LOSS:
+            return ""
+        return (
+            f" Without {self.unit} {opposing + 1}, the answer would be "
+            f"{_format_factor(gain)} times more likely."
+        )
 
     @property
     def _margin_summary(self) -> str:
@@ -166,16 +209,22 @@ class HighlightedText:
         if margins is None:
             return ""
         most_important = _index_of_largest(margins)
-        change = f"{-margins[most_important]:+.1f} nats".replace("-", "−")
+        change = f"{margins[most_important]:+.1f} nats".replace("-", "−")
         return (
             " Its margin over the other answer depends most on "
             f"{self.unit} {most_important + 1} ({change})."
         )
 
     @property
-    def _question(self) -> str:
-        """Question of a prompt: the first line after the passage, without chat template tokens."""
-        return strip_chat_markers("".join(self.around[-1:])).partition("\n")[0]
+    def question(self) -> str:
+        """Question of a prompt, without chat template tokens.
+
+        It is the first line after the passage. If no text follows the passage, it is the last line
+        before the passage.
+        """
+        text_after = strip_chat_markers("".join(self.around[-1:]))
+        text_before = strip_chat_markers("".join(self.around[:1]))
+        return text_after.partition("\n")[0] or text_before.rpartition("\n")[2]
 
     def __str__(self) -> str:
         """Return a table with the scores of each unit (such as a sentence) of a prompt.
@@ -184,37 +233,45 @@ class HighlightedText:
         """
         if not self.importance_summary:
             return repr(self)
-        names = [name for name in PRINTED_COLUMNS if name in self.scores]
-        head = "".join(f"{PRINTED_COLUMNS[name][0]:>13}" for name in names)
-        lines = [f"Prompt {self.example_id}: {self._question}".rstrip(": ")]
+        columns = {name: self.scores[name] for name in PRINTED_COLUMNS if name in self.scores}
+        if self.noise:
+            columns["noise"] = self.noise
+            columns = {name: columns[name] for name in PRINTED_COLUMNS if name in columns}
+        lines = [f"question: {self.question}"] if self.question else []
         lines.append(f"answered: {self.predicted}")
-        lines.append(f"   {head}")
+        lines.append("   " + "".join(f"{PRINTED_COLUMNS[name][0]:>15}" for name in columns))
+        has_missing_scores = False
         for k, token in enumerate(self.tokens):
             mark = "*" if k in (self.matters or ()) else " "
             row = f"{k + 1:>2}{mark}"
-            for name in names:
-                _, factor, sign = PRINTED_COLUMNS[name]
-                value = factor * self.scores[name][k]
-                cell = f"{value:{sign}.2f}" if value else MISSING_SCORE_TEXT
-                row += f"{cell:>13}"
+            for name, values in columns.items():
+                sign = PRINTED_COLUMNS[name][1]
+                is_missing = math.isnan(values[k]) or not values[k]
+                has_missing_scores |= is_missing
+                row += (
+                    f"{MISSING_SCORE_TEXT if is_missing else format(values[k], f'{sign}.2f'):>15}"
+                )
             lines.append(f"{row}  {token}")
         if self.matters is not None:
-            lines.append(f"changes in nats; * more than noise; {MISSING_SCORE_TEXT} not deleted")
+            legend = f"nats that the answer loses without the {self.unit}; * more than noise"
+            if has_missing_scores:
+                legend += f"; {MISSING_SCORE_TEXT} not measured"
+            lines.append(legend)
         return "\n".join([*lines, self.importance_summary])
 
 
 PRINTED_COLUMNS = {
-    "leave_one_out": ("without it", -1, "+"),
-    "knockout": ("knockout", -1, "+"),
-    "contrast": ("margin", -1, "+"),
-    "attention": ("attention", 1, ""),
+    "leave_one_out": ("leave-one-out", "+"),
+    "noise": ("noise", ""),
+    "knockout": ("knockout", "+"),
+    "contrast": ("contrast", "+"),
+    "attention": ("attention", ""),
 }
-"""Format of a score column in the table that is printed for a prompt, by the ranking's name.
+"""Format of a column in the table that is printed for a prompt, by the name of its scores.
 
-Each value has three items:
+Each value has two items:
 
 - the column title;
-- the factor for the scores, which is −1 if the table prints changes and the scores are decreases;
 - the sign option of the number format: ``+`` prints the sign of positive numbers too.
 """
 
@@ -253,9 +310,14 @@ def _describe_loss(loss: float) -> str:
     >>> _describe_loss(4.2), _describe_loss(0.4), _describe_loss(9.0)
     ('66.7 times less likely', '1.5 times less likely', 'over 1,000 times less likely')
     """
-    if loss > math.log(MAX_PRINTED_FACTOR):
-        return f"over {MAX_PRINTED_FACTOR:,} times less likely"
-    return f"{math.exp(loss):.1f} times less likely"
+    return f"{_format_factor(loss)} times less likely"
+
+
+def _format_factor(difference: float) -> str:
+    """Format a difference of log-probabilities, in nats, as a factor, such as "66.7" for 4.2."""
+    if difference > math.log(MAX_PRINTED_FACTOR):
+        return f"over {MAX_PRINTED_FACTOR:,}"
+    return f"{math.exp(difference):.1f}"
 
 
 MISSING_SCORE_TEXT = "–"

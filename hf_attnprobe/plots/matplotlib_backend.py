@@ -16,7 +16,7 @@ import logging
 import os
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -38,10 +38,15 @@ from hf_attnprobe.plots.chart import (
     Series,
     is_drawable,
 )
+from hf_attnprobe.plots.highlighted_text import (
+    NEGLIGIBLE_SCORE,
+    SIGNED_RANKINGS,
+    HighlightedText,
+)
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 
 
-__all__ = ["draw", "draw_by_key", "format_captions", "save_charts"]
+__all__ = ["draw", "draw_by_key", "draw_text", "format_captions", "save_charts", "save_texts"]
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +213,18 @@ class PaperFigure(Figure):
 class PaperAxes(Axes):
     """Axes that notebooks display as their figure."""
 
+    def savefig(self, file: Any, **options: Any) -> None:
+        """Save the whole figure of these axes.
+
+        Args:
+            file: file name or file object, as in :meth:`matplotlib.figure.Figure.savefig`.
+            options: further arguments of that method, such as ``dpi``.
+        """
+        figure = self.get_figure(root=True)
+        # These axes are always created on a figure.
+        assert figure is not None
+        figure.savefig(file, **options)
+
     def _repr_svg_(self) -> str:
         figure = self.get_figure(root=True)
         # These axes are always created on a figure.
@@ -323,7 +340,8 @@ def _compute_size(chart: Chart | HeatMap, title: bool) -> tuple[float, float]:
     n_text_lines = len(textwrap.wrap(chart.title, MAX_X_LABEL_WIDTH)) if title else 0
     if isinstance(chart, HeatMap):
         width = COLUMN_WIDTH if len(chart.heads) <= MAX_HEADS_IN_COLUMN else PAGE_WIDTH
-        return width, 0.9 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
+        n_text_lines += len(textwrap.wrap(chart.value_label, MAX_X_LABEL_WIDTH))
+        return width, 1.1 + 0.22 * len(chart.layers) + LEGEND_LINE_HEIGHT * n_text_lines
     legend_entries = [
         *(series.name for series in chart.series),
         *(reference.name for reference in chart.references),
@@ -591,8 +609,10 @@ def _draw_map(chart: HeatMap, ax: Axes) -> None:
     figure = ax.figure
     # Axes always belong to a figure.
     assert figure is not None
-    colour_bar = figure.colorbar(image, ax=ax, pad=0.02)
-    colour_bar.set_label(_wrap(chart.value_label, 34))
+    # A colour bar below the map leaves the whole width to the cells and to its own label.
+    colour_bar = figure.colorbar(image, ax=ax, location="bottom", aspect=40)
+    colour_bar.set_label(_wrap(chart.value_label, MAX_X_LABEL_WIDTH))
+    colour_bar.ax.tick_params(length=2)
     colour_bar.outline.set_visible(False)
     if has_numbers:
         _print_cell_numbers(chart, image, ax)
@@ -659,6 +679,131 @@ def _format_cell_number(value: float, n_digits: int) -> str:
     """
     digits = f"{abs(value):.{n_digits}f}".removeprefix("0")
     return f"−{digits}" if value < 0 and digits.strip(".0") else digits
+
+
+# --- texts with shaded words ---------------------------------------------------------------
+
+ATTENTION_COLOUR = "#D68A00"
+"""Background colour of words with attention, as on a page."""
+
+SIGN_COLOURS = ("#C83228", "#286EDC")
+"""Background colours of words that oppose and that support the prediction, as on a page."""
+
+MAX_SHADE_OPACITY = 0.6
+"""Opacity of the background of the word with the largest score."""
+
+MAX_DRAWN_WORDS = 400
+"""Maximum number of words of a text that a figure contains."""
+
+TEXT_LINE_HEIGHT = 13.0
+"""Height of a line in a figure of a text, in points."""
+
+
+def draw_text(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
+    """Draw a text with shaded words, once for each ranking.
+
+    Args:
+        text: the text with its scores.
+        titles: titles of the rankings to draw, by their names in the scores. Rankings that the text
+            does not have are omitted.
+
+    Returns:
+        A figure with the width of a page.
+    """
+    with mpl.rc_context(STYLE | PLAIN_TEXT_STYLE):
+        # With 72 dots per inch, one dot is one point.
+        figure = PaperFigure((PAGE_WIDTH, 1.0), dpi=72)
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        width, y = 72 * PAGE_WIDTH, 0.0
+        placed_texts = []
+
+        def add(words: str, x: float, **style: Any) -> float:
+            """Add words in the current line, and return their width in points."""
+            artist = figure.text(0, 0, escape_control_characters(words), va="baseline", **style)
+            artist.set_parse_math(False)
+            placed_texts.append((artist, x, y))
+            return float(artist.get_window_extent(renderer).width)
+
+        y += TEXT_LINE_HEIGHT
+        add(textwrap.shorten(f"{text.name}: {text.predicted}", 90), 2.0, weight="bold")
+        for ranking, title in titles.items():
+            if ranking not in text.scores:
+                continue
+            y += 1.3 * TEXT_LINE_HEIGHT
+            add(title, 2.0, style="italic")
+            y += TEXT_LINE_HEIGHT
+            x = 2.0
+            for word, is_glued, style in _list_shaded_words(text, ranking):
+                x += 0.0 if is_glued else 4.0
+                word_width = add(word, x, **style)
+                if x > 5.0 and x + word_width > width:
+                    # The word does not fit, so it begins the next line.
+                    artist, *_ = placed_texts.pop()
+                    y += TEXT_LINE_HEIGHT
+                    x = 5.0
+                    placed_texts.append((artist, x, y))
+                x += word_width
+        height = y + 0.6 * TEXT_LINE_HEIGHT
+        figure.set_size_inches(PAGE_WIDTH, height / 72)
+        for artist, x, line_y in placed_texts:
+            artist.set_position((x / width, 1 - line_y / height))
+    return figure
+
+
+def _list_shaded_words(
+    text: HighlightedText, ranking: str
+) -> Iterator[tuple[str, bool, dict[str, Any]]]:
+    """Yield each word of a text, whether it follows the previous one without a space, and its style."""
+    scores = text.scores[ranking]
+    largest = max((abs(score) for score in scores if is_drawable(score)), default=0.0)
+    n_words = 0
+    for k, (unit, score) in enumerate(zip(text.tokens, scores, strict=True)):
+        style: dict[str, Any] = {}
+        if is_drawable(score) and largest > NEGLIGIBLE_SCORE and score:
+            colour = ATTENTION_COLOUR
+            if ranking in SIGNED_RANKINGS:
+                colour = SIGN_COLOURS[int(score > 0)]
+            opacity = MAX_SHADE_OPACITY * abs(score) / largest
+            style["bbox"] = {"facecolor": colour, "alpha": opacity, "linewidth": 0, "pad": 1.0}
+        # A unit of a prompt is a sentence, which may need several lines.
+        for position, word in enumerate(unit.split() or [unit]):
+            if n_words == MAX_DRAWN_WORDS:
+                yield "…", False, {}
+                return
+            n_words += 1
+            yield word, position == 0 and k in text.glued, style
+
+
+def save_texts(
+    texts: Iterable[HighlightedText],
+    folder: str | os.PathLike,
+    titles: Mapping[str, str],
+    formats: Sequence[str] = ("svg", "pdf"),
+) -> list[Path]:
+    """Save texts with shaded words as image files, such as ``text_18.svg``.
+
+    Args:
+        texts: the texts.
+        folder: an existing folder for the files.
+        titles: titles of the rankings to draw, by their names in the scores.
+        formats: file formats, from ``svg``, ``pdf`` and ``png``.
+
+    Returns:
+        Paths of the written files.
+
+    Raises:
+        AttnProbeError: If a file cannot be written.
+    """
+    paths = []
+    with warnings.catch_warnings(record=True, action="always") as caught_warnings:
+        for text in texts:
+            figure = draw_text(text, titles)
+            name = text.name.lower().replace(" ", "_")
+            for kind in formats:
+                content = render_figure(figure, kind, salt=name)
+                paths.append(_write_file(Path(folder) / f"{name}.{kind}", content))
+    _report_warnings(caught_warnings)
+    return paths
 
 
 def list_categories(chart: Chart) -> list[str]:

@@ -115,7 +115,7 @@ def build_audit_document(report: AuditResult) -> Document:
         report: the audit's result. Without its rows, the document has neither charts nor intervals
             for single heads.
     """
-    words, displayed_texts = report.words, _select_displayed_texts(report.examples)
+    words, displayed_texts = report.words, select_displayed_texts(report.examples)
     attention = describe_attention_site(report) or "unknown"
     text_blocks: list[Block] = []
     if displayed_texts:
@@ -124,7 +124,9 @@ def build_audit_document(report: AuditResult) -> Document:
             Note(f"Attention: {attention}"),
         ]
     open_sections = [
-        Section(_format_texts_title(displayed_texts, words), text_blocks, id="texts"),
+        Section(
+            _format_texts_title(displayed_texts, words), text_blocks, id="texts", in_notebook=True
+        ),
         Section(
             DISPLAY_QUESTION,
             [" ".join(advise_on_display(report.findings, words))],
@@ -306,7 +308,7 @@ def build_subject_section(report: AuditResult) -> Section:
         report: the audit's result.
     """
     provenance = report.provenance
-    has_displayed_texts = bool(_select_displayed_texts(report.examples))
+    has_displayed_texts = bool(select_displayed_texts(report.examples))
     definitions: dict[str, InlineText | list[InlineText] | None] = {
         "model": Code(report.model),
         "texts": (
@@ -539,8 +541,12 @@ def build_heads_section(report: AuditResult) -> Section | None:
 # --- limitations and provenance -----------------------------------------------------------------
 
 
-def _select_displayed_texts(examples: Sequence[HighlightedText]) -> list[HighlightedText]:
-    """Select the texts that have a reason to be displayed, sorted by reason."""
+def select_displayed_texts(examples: Sequence[HighlightedText]) -> list[HighlightedText]:
+    """Select the texts that have a reason to be displayed, sorted by reason.
+
+    Args:
+        examples: all example texts of an audit.
+    """
     chosen_texts = [text for text in examples if text.why]
     # A reason that REASON_ORDER does not contain gets the last position.
     return sorted(chosen_texts, key=lambda text: (*REASON_ORDER, text.why).index(text.why))

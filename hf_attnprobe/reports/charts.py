@@ -29,6 +29,7 @@ from hf_attnprobe.statistics.summary import (
     select_predictions,
     select_site_texts,
 )
+from hf_attnprobe.statistics.verdicts import Finding
 from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
@@ -50,6 +51,53 @@ NO_INTERVAL = (float("nan"), float("nan"))
 
 Matplotlib draws no bar if the ends are NaN.
 """
+
+
+def build_score_chart(findings: Sequence[Finding]) -> Chart | None:
+    """Build the chart of the first screen: faithfulness and its parts on one scale.
+
+    Args:
+        findings: the audit's findings.
+
+    Returns:
+        The chart; None if faithfulness has no number or too few texts.
+    """
+    measured = [
+        finding
+        for finding in findings
+        if finding.role in ("score", "part") and finding.number and finding.n >= MIN_DISPLAYED_TEXTS
+    ]
+    scores = [finding for finding in measured if finding.role == "score"]
+    if not scores:
+        return None
+    (score,) = scores
+    intervals = [finding.ci95 or NO_INTERVAL for finding in measured]
+    sentences = (f"{finding.name}: {finding.number} ({finding.answer})." for finding in measured)
+    thresholds = score.rule_with_thresholds.thresholds
+    # The scale has no lower limit, because an order can be worse than a random one.
+    lows = [low for low, _ in intervals if not math.isnan(low)]
+    lowest = min([0.0, *lows, *(finding.value for finding in measured)])
+    return Chart(
+        key="faithfulness",
+        title="Faithfulness and its parts",
+        sentences=("The scale is 0 for a random order and 1 for the best order.", *sentences),
+        source="",
+        kind="dots",
+        x_label="",
+        y_label="position between a random order, 0, and the best order, 1",
+        series=(
+            Series(
+                "",
+                tuple(finding.name.lower() for finding in measured),
+                tuple(finding.value for finding in measured),
+                tuple(low for low, _ in intervals),
+                tuple(high for _, high in intervals),
+                tuple(finding.n for finding in measured),
+            ),
+        ),
+        references=tuple(Reference(name, value) for name, value in thresholds.items()),
+        y_range=(lowest, 1.0),
+    )
 
 
 class TextGroup(NamedTuple):

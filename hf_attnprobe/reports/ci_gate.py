@@ -65,7 +65,9 @@ class FailureCondition:
         # the most frequent class. The accuracy itself is stored as a yardstick.
         value = finding.yardsticks.get("accuracy", finding.value)
         fails = COMPARISON_FUNCTIONS[self.sign](value, self.limit)
-        return f"{self.question} is {value:.3f}, which is {self.text}" if fails else ""
+        relation = "below" if self.sign == "<" else "above"
+        limit = f"{relation} the limit {self.limit:g}"
+        return f"{self.question} is {value:.3f}, which is {limit}" if fails else ""
 
 
 COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)

@@ -12,6 +12,7 @@ from hf_attnprobe.documents.blocks import (
     Cell,
     CodeBlock,
     FormattedNumber,
+    NextStep,
     NumberLine,
     ScoreTable,
     ScoreTableRow,
@@ -64,15 +65,19 @@ NO_OWN_ANSWER_REASON = (
 """Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
-PRIMARY_SENTENCES = ("users", "time", "model")
-"""Keys of the sentences that an HTML report displays at first. Readers click to see the others.
+PRIMARY_SENTENCES = ("time", "accuracy", "own", "audited")
+"""Keys of the sentences that a page displays before the example texts.
 
-They contain the advice for users, the time limit and the model.
+They contain the time limit, the model's accuracy, and what was audited. The other sentences follow
+after the texts.
 """
+
+SECONDARY_TITLE = "What else was measured"
+"""Heading above the sentences that a page displays after the example texts."""
 
 
 def build_first_screen(report: AuditResult) -> list[Block]:
-    """Build the answer with its reason, advice on the next step, and a row for every question.
+    """Build the answer with its reason, a row for every question, and advice on the next step.
 
     If there are too few texts for numbers, the rows with numbers are omitted.
 
@@ -87,27 +92,54 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     sentences = {} if has_too_few_texts else _describe_effects(report)
     sentences |= {
         "heads": describe_important_heads(report),
-        "users": f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}",
         "time": _describe_time_limit(report),
-        "model": _describe_model(report),
+        **_describe_predictions(report),
+        "audited": _describe_subject(report),
     }
-    sentence_rows = [
-        ScoreTableRow(name, None, sentence, is_secondary=name not in PRIMARY_SENTENCES)
-        for name, sentence in sentences.items()
-        if sentence
-    ]
-    advice = recommend_next_step(report)
-    command_hint = " Run this command:" if isinstance(advice, CodeBlock) else ""
+    display_advice = f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}"
     return [
-        AnswerBlock("", str(report.answer), f"{explain_verdict(report)}{command_hint}"),
-        advice,
+        AnswerBlock("", str(report.answer), explain_verdict(report), [display_advice]),
         describe_source_hits(report),
         [
             f"CONTRADICTION, please report it: {contradiction}"
             for contradiction in report.contradictions
         ],
-        ScoreTable([*number_rows, *sentence_rows]),
+        ScoreTable(
+            [*number_rows, *_build_sentence_rows(report, sentences)],
+            secondary_title=SECONDARY_TITLE,
+        ),
+        _build_next_step(report),
     ]
+
+
+def _build_sentence_rows(
+    report: AuditResult, sentences: Mapping[str, str]
+) -> Iterator[ScoreTableRow]:
+    """Yield a row for each sentence that is not empty.
+
+    If the key of a sentence is a question, the row has the name of this question and a mark for its
+    answer.
+    """
+    findings = index_by_rule(report.findings)
+    for key, sentence in sentences.items():
+        if not sentence:
+            continue
+        finding = findings.get(key)
+        yield ScoreTableRow(
+            key if finding is None else finding.name.lower(),
+            None,
+            sentence,
+            is_secondary=key not in PRIMARY_SENTENCES,
+            grade="" if finding is None else str(finding.answer),
+        )
+
+
+def _build_next_step(report: AuditResult) -> NextStep | None:
+    """Build the box with the advice on what to do next; None if there is nothing to advise."""
+    advice = recommend_next_step(report)
+    if isinstance(advice, CodeBlock):
+        return NextStep("Run this command:", advice.text)
+    return NextStep(advice) if advice else None
 
 
 def explain_verdict(report: AuditResult) -> str:
@@ -275,7 +307,9 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
         else:
             meaning = describe_finding(finding, words)
         number = FormattedNumber(finding.value, finding.ci95, digits=2) if line else None
-        yield ScoreTableRow(finding.name.lower(), number, meaning, line, is_part)
+        yield ScoreTableRow(
+            finding.name.lower(), number, meaning, line, is_part, grade=str(finding.answer)
+        )
 
 
 def build_number_line(finding: Finding) -> NumberLine | None:
@@ -491,31 +525,42 @@ def _describe_time_limit(report: AuditResult) -> str:
     return f"Stopped after {format_duration(stopping['seconds'])} (--time){missing}.{sample}"
 
 
-def _describe_model(report: AuditResult) -> str:
-    """Return a line with the model's name, its accuracy, and the audited texts."""
+def _describe_predictions(report: AuditResult) -> dict[str, str]:
+    """Return a sentence on how often the model is right, or on the answers of a language model.
+
+    The key of the sentence is the question that it answers: "accuracy" or "own". A report without
+    enough texts has no such sentence.
+    """
     findings = index_by_rule(
         f for f in report.findings if not f.is_about_attention and f.n >= MIN_DISPLAYED_TEXTS
     )
-    shares = _describe_shares(report.provenance.get("share"))
     accuracy, own_answers = findings.get("accuracy"), findings.get("own")
-    if accuracy is None or report.n_distinct < report.n:
-        text_count = report.words.format_text_count(report.n, report.n_distinct)
-    else:
-        text_count = report.words.format_text_count(accuracy.n)
-    texts = f"{text_count} of {report.dataset}{shares}"
     if own_answers is not None:
-        texts = f"{texts}; {_describe_own_answers(own_answers, report)}"
-    elif accuracy is not None and report.words.is_number:
-        texts = f"R² {accuracy.value:.2f} on {texts}"
-    elif accuracy is not None and "accuracy" in accuracy.yardsticks:
-        share_right = accuracy.yardsticks["accuracy"]
-        majority = accuracy.yardsticks["majority"]
-        # Only a model that is always right is printed as 100%.
-        printed_share = share_right if share_right == 1 else min(share_right, 0.99)
-        if report.words.kind == "labels":
-            texts = f"the labels of {texts}"
-        texts = f"right in {printed_share:.0%} of {texts} (most frequent answer: {majority:.0%})"
-    return f"{truncate_start(report.model, MAX_MODEL_NAME_LENGTH)}, {texts}"
+        return {"own": format_sentence(_describe_own_answers(own_answers, report))}
+    if accuracy is None:
+        return {}
+    texts = report.words.format_text_count(accuracy.n)
+    if report.words.is_number:
+        return {"accuracy": f"R² {accuracy.value:.2f} on {texts}."}
+    if "accuracy" not in accuracy.yardsticks:
+        return {}
+    share_right = accuracy.yardsticks["accuracy"]
+    majority = accuracy.yardsticks["majority"]
+    # Only a model that is always right is printed as 100%.
+    printed_share = share_right if share_right == 1 else min(share_right, 0.99)
+    if report.words.kind == "labels":
+        texts = f"the labels of {texts}"
+    return {
+        "accuracy": f"Right in {printed_share:.0%} of {texts} (most frequent answer: {majority:.0%})."
+    }
+
+
+def _describe_subject(report: AuditResult) -> str:
+    """Return a line with the model's name, the number of texts, and their data set."""
+    model = truncate_start(report.model, MAX_MODEL_NAME_LENGTH)
+    text_count = report.words.format_text_count(report.n, report.n_distinct)
+    shares = _describe_shares(report.provenance.get("share"))
+    return f"{model}, {text_count} of {report.dataset}{shares}"
 
 
 def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:

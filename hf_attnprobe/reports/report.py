@@ -19,6 +19,7 @@ from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.plots.chart import Chart, HeatMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.audit_document import build_audit_document, build_site_charts
+from hf_attnprobe.reports.charts import build_score_chart
 from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
 from hf_attnprobe.reports.first_screen import describe_stopping
 from hf_attnprobe.reports.head_tables import build_head_maps
@@ -105,12 +106,16 @@ class Report(AuditResult, DocumentedResult):
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
         """Return all charts as data, in the order of the questions.
 
+        The last chart is that of the first screen: faithfulness and its parts.
+
         Args:
             site: layer and head; by default, the attention as a whole.
         """
+        score_chart = build_score_chart(self.findings)
         return (
             *build_site_charts(self, site),
             *build_head_maps(self.head_evaluations, self.rules),
+            *([score_chart] if score_chart is not None else []),
         )
 
     def plot(
@@ -124,7 +129,7 @@ class Report(AuditResult, DocumentedResult):
 
         Example::
 
-            report.plot("tau_gradient").figure.savefig("tau.pdf")
+            report.plot("tau_gradient").savefig("tau.png")
 
         Args:
             kind: key of a chart in :meth:`charts`, such as "tau_gradient"; by default the first.

@@ -563,7 +563,7 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
             published = group.get_published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
             yield (
                 *group.table_labels,
-                measure,
+                measure.replace("leave_one_out", "leave-one-out"),
                 group.displayed_class,
                 compute_mean(tau),
                 round(tau.std(ddof=0), 3),

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.documents.blocks import (
     Block,
@@ -19,7 +22,7 @@ from hf_attnprobe.documents.blocks import (
 from hf_attnprobe.documents.blocks import Cell as ReportCell
 from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.retraining.base_model import SPLIT_NAMES
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.storage.provenance import read_summary
 from hf_attnprobe.studies.paper_tables import (
     Results,
@@ -29,6 +32,7 @@ from hf_attnprobe.studies.paper_tables import (
     make_paper_tables,
 )
 from hf_attnprobe.studies.published import PUBLISHED
+from hf_attnprobe.studies.reproduction import describe_reproduction, order_columns
 from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 
@@ -81,6 +85,44 @@ class StudyReport(DocumentedResult):
     def build_document(self) -> Document:
         """Return the study as a document."""
         return build_study_document(self)
+
+    def frame(self, table: str | int) -> pd.DataFrame:
+        """Return a table of results as a data frame, for example for a paper.
+
+        Example::
+
+            report.frame("Table 2").to_latex("table2.tex", index=False, escape=True)
+
+        Args:
+            table: number of the table from 1, or words from its title, such as "Table 2".
+
+        Returns:
+            A data frame with the columns of the table. A column of estimates is followed by three
+            columns: the ends of the 95% interval ("low", "high") and the number of texts ("n").
+
+        Raises:
+            AttnProbeError: If no table or several tables have this number or these words.
+        """
+        return _build_frame(self._find_table(table))
+
+    def _find_table(self, table: str | int) -> ResultTable:
+        """Find a table by its number or by words from its title."""
+        numbered_tables = enumerate(self.tables, 1)
+        matching_tables = [
+            candidate
+            for number, candidate in numbered_tables
+            if table == number
+            or (isinstance(table, str) and table.lower() in candidate.title.lower())
+        ]
+        if len(matching_tables) != 1:
+            titles = [
+                f"{number}: {candidate.title}" for number, candidate in enumerate(self.tables, 1)
+            ]
+            raise AttnProbeError(
+                f"{len(matching_tables)} tables match {table!r}, expected one. Pass a number or words "
+                f"from one title. The tables are {'; '.join(titles) or 'none'}."
+            )
+        return matching_tables[0]
 
 
 def build_study_report(
@@ -238,19 +280,23 @@ def build_study_document(report: StudyReport) -> Document:
         notes_section = Section("How to read it", [notes], id="notes", in_short_report=True)
     return Document(
         report.title,
-        [f"Study {report.study}.", notes_at_top],
+        [f"Study {report.study}.", *describe_reproduction(report.tables), notes_at_top],
         [*tables, notes_section, Section("How it was made", provenance_blocks, id="steps")],
         data=convert_to_plain(report),
     )
 
 
 def _make_section(table: ResultTable, number: int) -> Section:
-    """Return a report section with a table of results and the sentences about it."""
-    rows = [[make_report_cell(cell) for cell in row] for row in table.rows]
+    """Return a report section with a table of results and the sentences about it.
+
+    Each published number is displayed next to ours.
+    """
+    order = order_columns(table.head)
+    rows = [[make_report_cell(row[k]) for k in order] for row in table.rows]
     sentences: list[InlineText] = list(table.sentences)
     return Section(
         table.title,
-        [sentences, Table(table.head, rows)],
+        [sentences, Table([table.head[k] for k in order], rows)],
         id=f"table-{number}",
         in_short_report=True,
     )
@@ -259,7 +305,8 @@ def _make_section(table: ResultTable, number: int) -> Section:
 def make_report_cell(cell: TableCell) -> ReportCell:
     """Convert a cell of a result table to a cell of the report.
 
-    An estimate is displayed with its interval and its number of texts.
+    An estimate is displayed with its interval and its number of texts. If it was computed from too
+    few texts, only their number is displayed.
 
     Args:
         cell: A cell of a result table.
@@ -268,4 +315,21 @@ def make_report_cell(cell: TableCell) -> ReportCell:
         return cell
     if math.isnan(cell.value):
         return "undefined"
+    if cell.n is not None and cell.n < MIN_DISPLAYED_TEXTS:
+        return f"too few texts (n {cell.n})"
     return FormattedNumber(cell.value, cell.ci95, suffix=f"(n {cell.n})")
+
+
+def _build_frame(table: ResultTable) -> pd.DataFrame:
+    """Return a table as a data frame, with the intervals of estimates in columns of their own."""
+    columns: dict[str, list] = {}
+    for index, title in enumerate(table.head):
+        cells = [row[index] for row in table.rows]
+        estimates = [cell if isinstance(cell, Estimate) else None for cell in cells]
+        columns[title] = [cell.value if isinstance(cell, Estimate) else cell for cell in cells]
+        if any(estimate is not None for estimate in estimates):
+            intervals = [(e.ci95 if e is not None else None) or (None, None) for e in estimates]
+            columns[f"{title} low"] = [low for low, _ in intervals]
+            columns[f"{title} high"] = [high for _, high in intervals]
+            columns[f"{title} n"] = [None if e is None else e.n for e in estimates]
+    return pd.DataFrame(columns)

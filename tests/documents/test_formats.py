@@ -17,6 +17,7 @@ from hf_attnprobe.documents.blocks import (
     ExampleTexts,
     FormattedNumber,
     Link,
+    NextStep,
     Note,
     NumberLine,
     Section,
@@ -24,6 +25,7 @@ from hf_attnprobe.documents.blocks import (
     Table,
     UserText,
 )
+from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.documents.html import render_html
 from hf_attnprobe.documents.markdown import render_markdown
 from hf_attnprobe.documents.terminal_text import render_text
@@ -211,3 +213,24 @@ def test_data_for_machines_ends_no_script():
     assert page.count("</script>") == 2 and "\\u003c/script\\u003e" in page
     with pytest.raises(ValueError, match="Out of range"):
         render_html(Document("t", [], [], data={"a": float("nan")}))
+
+
+class _Audited(DocumentedResult):
+    def build_document(self):
+        return Document(
+            "title",
+            [AnswerBlock("", "no", "So."), NextStep("Add --test-limit 60 to:", "attnprobe audit")],
+            [
+                Section("Three texts", ["A text."], in_notebook=True),
+                Section("All numbers", ["A number."]),
+            ],
+            heading="Does attention explain it?",
+        )
+
+
+def test_a_notebook_has_the_question_the_texts_and_advice_that_runs_in_it():
+    cell = Reader(_Audited()._repr_html_()).apart
+    assert cell.index("Does attention explain it?") < cell.index("So.") < cell.index("Three texts")
+    assert "A text." in cell and "A number." not in cell
+    assert "Add test_limit=60 to: !attnprobe audit" in cell
+    assert "Next step: Add --test-limit 60 to:\n\n  attnprobe audit" in str(_Audited())

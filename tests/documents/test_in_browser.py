@@ -1,11 +1,13 @@
 """The page in Chromium: silent, without requests, accessible, usable with and without scripts."""
 
+import itertools
+
 import pytest
 
 from hf_attnprobe.documents.blocks import AnswerBlock, FormattedNumber, NumberLine
-from hf_attnprobe.documents.html import render_cell_html
+from hf_attnprobe.documents.html import render_cell_html, render_html
 from tests.helpers import tiny_models
-from tests.helpers.sample_page import demo_page
+from tests.helpers.sample_page import demo_page, first_screen_document
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +132,98 @@ def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
         )
     assert looks[0] == looks[1]
     assert page.locator(".answer").evaluate("e => getComputedStyle(e).borderLeftWidth") != "0px"
+
+
+# --- the first screen of an audit ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def first_screen(tmp_path_factory):
+    file = tmp_path_factory.mktemp("first") / "report.html"
+    file.write_text(render_html(first_screen_document()), encoding="utf-8")
+    return file
+
+
+def box(locator):
+    bounds = locator.bounding_box()
+    return bounds | {
+        "right": bounds["x"] + bounds["width"],
+        "bottom": bounds["y"] + bounds["height"],
+    }
+
+
+@pytest.mark.parametrize("width", [320, 390, 400, 430, 767])
+def test_on_a_phone_every_row_is_name_and_number_then_bar_then_meaning(
+    open_page, first_screen, width
+):
+    opened = open_page(first_screen, width=width)
+    assert not opened.is_wider_than_the_screen()
+    rows = opened.page.locator("tr:has(td.on-scale)").all()
+    assert len(rows) == 5
+    for row in rows:
+        name, number = box(row.locator("th")), box(row.locator("td.own"))
+        scale, meaning = box(row.locator(".rail")), box(row.locator("td.t"))
+        assert abs(name["bottom"] - number["bottom"]) < 4 and name["right"] <= number["x"]
+        assert scale["y"] >= name["bottom"] and meaning["y"] >= scale["bottom"]
+        assert scale["width"] > 0.85 * width and meaning["right"] <= width
+    first_part = opened.page.locator("tr.part").first
+    heading = first_part.evaluate("e => getComputedStyle(e, '::before').content")
+    top = box(first_part)["y"]
+    assert heading == '"Faithfulness is the mean of"'
+    # The heading has a line of its own above the name.
+    assert box(first_part.locator("th"))["y"] > top + 20
+
+
+@pytest.mark.parametrize("width", [320, 430, 1280])
+def test_the_advice_for_users_follows_the_answer_and_a_command_ends_the_first_screen(
+    open_page, first_screen, width
+):
+    opened = open_page(first_screen, width=width)
+    advice, score = opened.page.get_by_text("May I show"), opened.page.locator("tr").first
+    answer, step = opened.page.locator(".lead"), opened.page.locator(".next")
+    texts = box(opened.page.locator("#texts"))
+    assert box(answer)["bottom"] <= box(advice)["y"] < box(advice)["bottom"] <= box(score)["y"]
+    assert box(score)["bottom"] <= box(step)["y"] and box(step)["bottom"] <= texts["y"]
+
+
+def test_thresholds_run_through_all_rows_at_one_position(open_page, first_screen):
+    page = open_page(first_screen, width=1280).page
+    lines = page.locator(".grid i").all()
+    positions = {round(box(line)["x"]) for line in lines}
+    assert len(lines) == 10 and len(positions) == 2
+    # Without a gap between two rows.
+    column = sorted((box(k)["y"], box(k)["bottom"]) for k in lines[::2])
+    assert all(below[0] - above[1] < 2 for above, below in itertools.pairwise(column))
+    assert page.locator(".cut-low").count() == page.locator(".cut-high").count() == 1
+
+
+def test_marks_are_read_as_answers_and_the_passage_is_there_once(open_page, first_screen):
+    page = open_page(first_screen, width=1280).page
+    table = page.locator("table.scores").first.aria_snapshot()
+    for name, answer in {"removal": "partly", "source": "no", "mass": "cannot say"}.items():
+        assert f'rowheader "{answer} {name}"' in table
+    article = page.locator("article.text")
+    assert article.locator("h3").inner_text() == "When does it sail?"
+    said = article.inner_text()
+    assert "helpful ferry" not in said and "knockout" not in said
+    assert all(said.count(unit) == 1 for unit in ("sails at noon", "9 euros", "bicycle"))
+    marked = article.locator(".passage span[class^=s]")
+    assert marked.all_inner_texts() == ["The ferry sails at noon."]
+    bars = [box(bar)["width"] for bar in article.locator(".weight i").all()]
+    assert bars[0] / bars[1] == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_button_copies_the_command(open_page, first_screen):
+    page = open_page(first_screen).page
+    button = page.locator(".next .copy")
+    button.click()
+    page.wait_for_function("document.querySelector('.next .copy').textContent !== 'Copy'")
+    assert page.evaluate("getSelection().toString().trim()").startswith("attnprobe audit")
+    assert open_page(first_screen, scripts=False).page.locator(".copy").count() == 0
+
+
+@pytest.mark.parametrize("dark", tiny_models.daily([False, True], [True]))
+@pytest.mark.parametrize("width", tiny_models.daily([320, 390, 430, 1280], [390]))
+def test_axe_reports_no_violation_at_all(open_page, first_screen, dark, width):
+    opened = open_page(first_screen, dark=dark, width=width, axe=True)
+    assert opened.list_violations() == []

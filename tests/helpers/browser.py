@@ -32,6 +32,15 @@ class Opened:
         root = "document.scrollingElement"
         return self.page.evaluate(f"{root}.scrollWidth > {root}.clientWidth")
 
+    def list_violations(self) -> list[str]:
+        """Return all violations that axe-core reports, whatever their impact."""
+        axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+        return [
+            f"{violation['id']}: {node['html'][:200]} {node.get('failureSummary', '')}"
+            for violation in axe.Axe().run(self.page).response["violations"]
+            for node in violation["nodes"][:3]
+        ]
+
     def findings(self) -> list[str]:
         """What axe-core calls serious or critical; the page must be open with ``axe``."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright")

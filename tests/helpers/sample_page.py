@@ -12,7 +12,10 @@ from hf_attnprobe.documents.blocks import (
     Document,
     ExampleTexts,
     FormattedNumber,
+    NextStep,
     NumberLine,
+    ScoreTable,
+    ScoreTableRow,
     Section,
     Strong,
     Table,
@@ -205,4 +208,49 @@ def demo_document(large: bool = False) -> Document:
             Section("All numbers", ["It was folded away."], is_collapsed=True),
         ],
         data={"harm": HARM, "end": "</script><!--", "value": None},
+    )
+
+
+def first_screen_document() -> Document:
+    """Return a document with the first screen of an audit and one prompt of a language model."""
+    thresholds, ends = {"partly from": 0.4, "yes from": 0.65}, {"random order": 0, "best order": 1}
+    values = {"faithfulness": 0.66, "importance": 0.92, "removal": 0.5, "source": 0.13, "mass": 0.7}
+    grades = ("cannot say", "yes", "partly", "no", "cannot say")
+    rows = []
+    for (name, value), grade in zip(values.items(), grades, strict=True):
+        number = FormattedNumber(value, (value - 0.3, value + 0.3), digits=2)
+        line = NumberLine(number, thresholds, ends, (0.0, 1.0))
+        meaning = "cannot say whether words with more attention matter more: either partly or yes"
+        is_part = name != "faithfulness"
+        rows.append(ScoreTableRow(name, number, meaning, line, is_part, grade=grade))
+    rows += [
+        ScoreTableRow("accuracy", None, "Right in 97% of 300 texts.", grade="yes"),
+        ScoreTableRow("audited", None, f"{'/long/path' * 9}, 300 texts of reviews.csv"),
+        ScoreTableRow("path share", None, "83% passes through.", is_secondary=True, grade="yes"),
+    ]
+    prompt = HighlightedText(
+        4,
+        ("The ferry sails at noon.", "Tickets cost 9 euros.", "Bring a bicycle."),
+        "At noon.",
+        None,
+        "noon",
+        True,
+        {"attention": (0.2, 0.4, 0.1), "leave_one_out": (4.2, -1.0, 0.01), "knockout": (3, 0, 0)},
+        why="attention and leave-one-out disagree most",
+        around=("<|system|>You are a helpful ferry.<|end|>\n", "", "", "\n\nWhen does it sail?\n"),
+        unit="sentence",
+        matters=(0,),
+    )
+    advice = "May I show this to users? Not yet."
+    return Document(
+        "Does attention explain it?",
+        [
+            AnswerBlock("", "cannot say", "Either partly or yes.", [advice]),
+            ScoreTable(rows, secondary_title="What else was measured"),
+            NextStep("Run this command:", "attnprobe audit --model m --test-limit 60"),
+        ],
+        [
+            Section("Three prompts", [ExampleTexts([prompt])], id="texts"),
+            Section("All numbers", ["They were folded away."], is_collapsed=True),
+        ],
     )

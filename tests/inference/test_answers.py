@@ -624,7 +624,7 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     assert table.matters.sum() == sum(len(text.matters) for text in usual.examples)
     printed = str(first)
     asked, answered = printed.splitlines()[:2]
-    assert asked.endswith("?") and asked.removeprefix("Prompt 0: ") in first.around[-1]
+    assert asked.endswith("?") and asked.removeprefix("question: ") in first.around[-1]
     assert answered == f"answered: {first.predicted}"
     assert first.importance_summary in printed and all(unit in printed for unit in first.tokens)
 
@@ -634,8 +634,8 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     [
         ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "The answer depends on sentence 2 (66.7 times less likely without it); attention ranks sentence 1 first."),
         ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "The answer depends slightly on sentence 2 (1.6 times less likely without it); attention ranks it first."),
-        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "No single sentence affects the answer more than noise; attention ranks sentence 1 first."),
-        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "No single sentence affects the answer more than noise; attention ranks sentence 1 first."),
+        ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "No single sentence supports the answer more than noise; attention ranks sentence 1 first."),
+        ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "No single sentence supports the answer more than noise; attention ranks sentence 1 first. Without sentence 3, the answer would be 7.4 times more likely."),
     ],
 )  # fmt: skip
 def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, said):

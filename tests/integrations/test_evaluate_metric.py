@@ -75,6 +75,43 @@ def test_a_cache_that_cannot_be_written_breaks_nothing(inside, monkeypatch, tmp_
     assert Path(hf_attnprobe.get_metric_path()).is_dir()
 
 
+def test_a_newer_module_of_another_version_does_not_win(tmp_path):
+    own = metrics.install_metric(tmp_path)
+    stale = own.parents[1] / ("0" * 64) / own.name
+    stale.parent.mkdir()
+    stale.write_text("raise ModuleNotFoundError('an older version')")
+    os.utime(own, (1, 1))
+    assert metrics.install_metric(tmp_path) == own
+    assert own.stat().st_mtime > 1 and own.stat().st_mtime_ns >= stale.stat().st_mtime_ns
+    # Nothing is written if this module is the newest already.
+    os.utime(stale, (1, 1))
+    os.utime(own, (2, 2))
+    metrics.install_metric(tmp_path)
+    assert own.stat().st_mtime == 2
+
+
+def test_the_written_module_asks_the_installed_package_and_names_what_is_missing(tmp_path):
+    """The module may be read by a version whose metric is in another folder, or that misses a module."""
+    package = tmp_path / "hf_attnprobe"
+    metric = package / "moved" / "attention_faithfulness"
+    metric.mkdir(parents=True)
+    (metric / "attention_faithfulness.py").write_text("AttentionFaithfulness = 'of that version'\n")
+    start = package / "__init__.py"
+    start.write_text(f"def get_metric_path(): return {str(metric)!r}")
+    code = f"exec({metrics.LOADER_SOURCE!r}); print(AttentionFaithfulness)"
+    command = [sys.executable, "-S", "-c", code]
+
+    def run():
+        env = {"PYTHONPATH": str(tmp_path)}
+        return subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    assert (run().stdout, run().stderr) == ("of that version\n", "")
+    start.write_text("import missing_library")
+    assert "but the module missing_library is not installed" in run().stderr
+
+
 @pytest.mark.skipif(
     os.name != "posix" or os.geteuid() != 0, reason="only root can become a user without rights"
 )
@@ -141,7 +178,10 @@ def test_without_the_package_the_installed_file_says_what_to_do(monkeypatch, tmp
     file = metrics.install_metric(tmp_path)
     name = "hf_attnprobe.integrations.evaluate_metric.attention_faithfulness.attention_faithfulness"
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match="needs the package hf_attnprobe; install it"):
+    with pytest.raises(
+        ModuleNotFoundError,
+        match=f"needs the package hf_attnprobe, but the module {name} is not installed",
+    ):
         exec(compile(file.read_text(), file, "exec"), {})
 
 

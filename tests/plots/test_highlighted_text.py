@@ -1,5 +1,6 @@
 """Texts as HTML: whole, escaped, and readable without colours or scripts."""
 
+import math
 import re
 from xml.etree import ElementTree
 
@@ -7,8 +8,14 @@ import pytest
 
 from hf_attnprobe.documents.blocks import Document, ExampleTexts, Section
 from hf_attnprobe.documents.html import render_cell_html, render_html
+from hf_attnprobe.documents.markdown import render_markdown
 from hf_attnprobe.documents.token_shading import shade_rankings
-from hf_attnprobe.plots.highlighted_text import HighlightedText, split_tokenizer_markers
+from hf_attnprobe.plots.highlighted_text import (
+    AGREEMENT_REASON,
+    WRONG_PREDICTION_REASON,
+    HighlightedText,
+    split_tokenizer_markers,
+)
 from tests.helpers.page_reader import Reader
 
 
@@ -127,3 +134,41 @@ def test_a_screen_reader_is_told_the_number(open_page, tmp_path):
     assert "b 0.75" in words.aria_snapshot()
     assert words.inner_text() == "a b"
     assert opened.findings() == []
+
+
+@pytest.mark.parametrize("has_losses", [False, True])
+@pytest.mark.parametrize("why", [AGREEMENT_REASON, WRONG_PREDICTION_REASON])
+def test_a_heading_about_leave_one_out_needs_its_line(why, has_losses):
+    scores = {"attention": (0.2, 0.8)}
+    if has_losses:
+        scores["leave_one_out"] = (0.1, 0.5)
+    text = build_text(["a", "b"], scores=scores, why=why)
+    is_shown = has_losses or why == WRONG_PREDICTION_REASON
+    for form in (render_text(text), render_markdown(Document("t", [ExampleTexts([text])], []))):
+        assert (why.lower() in form.lower()) == is_shown
+
+
+def build_prompt(**fields):
+    scores = {"attention": (0.2, 0.3), "leave_one_out": (25.93, 0.0), "knockout": (1.5, -0.5)}
+    known = {"scores": scores, "unit": "sentence", "matters": (0,), "correct": None}
+    known |= {"around": ("<|system|>Help!<|end|>\n", "", "\n\nWho?<|end|>\n<|assistant|>\n")}
+    return build_text(["It is Ann.", "No."], **(known | fields))
+
+
+def test_a_printed_prompt_has_the_names_and_signs_of_its_units():
+    text = build_prompt(noise=(0.25, math.nan))
+    printed = str(text)
+    lines = printed.splitlines()
+    assert lines[:2] == ["question: Who?", "answered: positive"]
+    assert lines[2].split() == ["leave-one-out", "noise", "knockout", "attention"]
+    assert lines[3].split()[:5] == ["1*", "+25.93", "0.25", "+1.50", "0.20"]
+    assert text.units[0]["leave_one_out"] == 25.93
+    assert "– not measured" in printed
+    # Without a dash in the table, its explanation would be about nothing.
+    assert "–" not in str(build_prompt(scores=text.scores | {"leave_one_out": (25.93, 0.5)}))
+
+
+def test_a_question_before_the_passage_is_the_question_too():
+    around = ("<|user|>\nRead.\nWho is it?\n", "", "<|end|>\n<|assistant|>\n")
+    assert build_prompt(around=around).question == "Who is it?"
+    assert build_prompt().question == "Who?"

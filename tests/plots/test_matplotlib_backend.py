@@ -1,6 +1,7 @@
 """Figures are drawn from charts as they are, and files are the same every time."""
 
 import hashlib
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,19 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from hf_attnprobe import render
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.plots import matplotlib_backend as figures
 from hf_attnprobe.plots.chart import Chart, HeatMap, Reference, Series
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.charts import build_audit_charts
 from hf_attnprobe.reports.head_tables import build_head_maps
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import evaluate_heads
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.verdicts import RULES, Finding
 from tests.helpers.error_messages import refused
 from tests.helpers.synthetic_rows import make_audit_rows, make_many_head_rows, make_test_rows
 
@@ -282,3 +286,74 @@ def test_one_class_is_drawn_from_the_fewest_texts_that_are_shown():
     assert a_report(rows).plot("tau_gradient").has_data()
     too_few = make_test_rows({"attention_gradient_tau": taus[1:]}, "correlation")
     assert a_report(too_few).charts() == ()
+
+
+# --- texts, the first screen, and PNG --------------------------------------------------------------
+
+
+def a_text(tokens, **scores):
+    return HighlightedText(18, tuple(tokens), "positive", 0.9, None, None, scores, glued=(2,))
+
+
+def test_a_text_is_drawn_word_by_word_with_shades_in_proportion():
+    tokens = [f"word{k}" for k in range(60)] + ["$x$", "é"]
+    weights = tuple(np.linspace(0, 0.5, len(tokens)))
+    effects = tuple(np.linspace(-2, 1, len(tokens)))
+    text = a_text(tokens, attention=weights, leave_one_out=effects)
+    titles = {"attention": "weights", "knockout": "none", "leave_one_out": "effects"}
+    figure = figures.draw_text(text, titles)
+    drawn = [artist.get_text() for artist in figure.texts]
+    assert drawn == ["Text 18: positive", "weights", *tokens, "effects", *tokens]
+    shades = [artist.get_bbox_patch() for artist in figure.texts[2 : 2 + len(tokens)]]
+    opacities = [0 if shade is None else shade.get_alpha() for shade in shades]
+    assert np.allclose(opacities, np.array(weights) / 0.5 * figures.MAX_SHADE_OPACITY)
+    signs = [artist.get_bbox_patch().get_facecolor()[:3] for artist in figure.texts[-62:]]
+    assert len(set(signs[:41])) == 1 and len(set(signs)) == 2
+    # No word leaves the figure, and none covers its neighbour.
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    bounds = [artist.get_window_extent(renderer) for artist in figure.texts]
+    assert all(b.x0 >= 0 and b.x1 <= figure.bbox.width and b.y0 >= 0 for b in bounds)
+    assert not any(a.overlaps(b) and a.x1 > b.x0 + 1 for a, b in itertools.pairwise(bounds))
+
+
+def with_scores(report, **scores):
+    findings = [
+        Finding(key, Answer.YES, "s. t.", value, (value - 0.2, value + 0.1), 60)
+        for key, value in scores.items()
+    ]
+    return replace(report, findings=tuple(findings))
+
+
+def test_the_first_screen_is_a_figure_with_its_numbers_and_thresholds(report):
+    report = with_scores(report, faithfulness=0.5, importance=0.9, erasure=-0.1, path_share=0.3)
+    found = {finding.name.lower(): finding for finding in report.findings}
+    chart = named(report, "faithfulness")
+    (series,) = chart.series
+    assert series.x == ("faithfulness", "importance", "erasure")
+    assert chart.y_range == (pytest.approx(-0.3), 1.0)
+    for name, value, low, high in zip(series.x, series.y, series.low, series.high, strict=True):
+        assert value == found[name].value and (low, high) == found[name].ci95
+    thresholds = RULES["faithfulness"].thresholds
+    assert {r.name: r.value for r in chart.references} == thresholds
+
+
+def test_a_plot_is_saved_by_its_axes(report, tmp_path):
+    report.plot("tau_gradient").savefig(tmp_path / "tau.png")
+    assert (tmp_path / "tau.png").read_bytes().startswith(PNG_START)
+
+
+def test_saved_figures_have_the_first_screen_the_texts_and_png(report, tmp_path, monkeypatch):
+    texts = [
+        replace(a_text("abc", attention=(0.1, 0.2, 0.3)), example_id=k, why=why)
+        for k, why in enumerate(["drawn by chance", "", "a wrong prediction"])
+    ]
+    stored = replace(with_scores(report, faithfulness=0.5), examples=tuple(texts))
+    result_type = replace(render.AUDIT_RESULT, read=lambda folder: stored)
+    monkeypatch.setattr(render, "AUDIT_RESULT", result_type)
+    monkeypatch.setattr(render, "TYPES_WITH_FIGURES", (result_type,))
+    monkeypatch.setattr(render, "RESULT_TYPES", (result_type,))
+    render.save_figures(tmp_path / "audit", tmp_path / "figures")
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    expected = {"faithfulness", "tau_gradient", "text_0", "text_2"}
+    assert {f"{name}.{kind}" for name in expected for kind in ("svg", "pdf", "png")} <= names
+    assert "text_1.svg" not in names  # a page does not display it

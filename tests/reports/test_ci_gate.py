@@ -1,5 +1,7 @@
 """The gate for continuous integration: conditions are read as they are written, and fail what meets them."""
 
+import re
+
 import pytest
 
 from hf_attnprobe.cli.commands import ANSWER_CONDITIONS
@@ -42,7 +44,10 @@ def test_a_score_fails_below_or_above_its_limit(text, fails):
     conditions = gate.parse_conditions([text])
     reasons = gate.list_failures(make_report(ACCURACY, FAITHFULNESS), conditions)
     assert len(reasons) == fails
-    assert all(reason.endswith(f"which is {text}") for reason in reasons)
+    sign, limit = re.fullmatch(r"[a-z]+ ?([<>]) ?(.*)", text).groups()
+    relation = "below" if sign == "<" else "above"
+    ending = f", which is {relation} the limit {float(limit):g}"
+    assert all(reason.endswith(ending) for reason in reasons)
 
 
 def test_a_report_fails_by_its_own_answer_alone():

@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hf_attnprobe.data.examples import get_dataset_name
+from hf_attnprobe.documents.blocks import GRADE_MARKS, ScoreTable
 from hf_attnprobe.documents.terminal_text import render_text
-from hf_attnprobe.reports.first_screen import recommend_next_step
+from hf_attnprobe.reports.first_screen import build_first_screen, recommend_next_step
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import (
     advise_on_display,
@@ -23,7 +24,7 @@ from hf_attnprobe.reports.verdict import (
 )
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer, grade
-from hf_attnprobe.statistics.questions import Measurement
+from hf_attnprobe.statistics.questions import ANSWER_QUESTIONS, CLASSIFIER_QUESTIONS, Measurement
 from hf_attnprobe.statistics.verdicts import RULES, apply_thresholds, conclude, grade_measurement
 
 
@@ -203,12 +204,53 @@ def test_fifteen_lines_with_every_question_by_its_one_name():
     assert lines[0] == "Does attention explain these predictions?"
     assert lines[2].startswith("Yes. The words with most attention are mostly those")
     assert max(map(len, lines)) <= 100
-    # Wrapped lines are indented more than the names.
-    names = [line.split()[0] for line in lines[4:] if line[:5].strip()]
-    assert names == [*ON_THE_SCALE, "path_share", "effect", "uniqueness", "users", "model"]
-    assert "0.80 [0.79, 0.81]" in lines[4] and "0 = words in random order" in lines[4]
-    assert "right in 97% of 100 texts" in lines[-1] and "47%" in lines[-1]
-    assert set(names) - {"users", "model"} <= RULES.keys()
+    assert (
+        lines[3]
+        == "  May I show this to users? Yes, but with a note that a single text may differ."
+    )
+    # Wrapped lines are indented more than the names, which follow the marks.
+    rows = [line for line in lines[5:] if line[:5].strip()]
+    names = [re.match(r"[●◐○? ]+(.*?)  ", line)[1] for line in rows]
+    audited = ["path share", "effect", "uniqueness", "accuracy", "audited"]
+    assert names == [*ON_THE_SCALE, *audited]
+    assert all(line.lstrip()[0] == "●" for line in rows[: len(ON_THE_SCALE)])
+    assert [line[0] for line in rows[len(ON_THE_SCALE) :]] == ["●", "●", "○", "●", " "]
+    assert "0.80 [0.79, 0.81]" in lines[5] and "0 = words in random order" in lines[5]
+    assert "Right in 97% of 100 texts" in rows[-2] and "47%" in rows[-2]
+    assert rows[-1].endswith("m, 100 texts of sst (test)")
+    assert lines[-1].strip() == "● yes  ◐ partly  ○ no  ? open"
+    assert {name.replace(" ", "_") for name in names} - {"audited"} <= RULES.keys()
+
+
+@pytest.mark.parametrize("questions", [CLASSIFIER_QUESTIONS, ANSWER_QUESTIONS])
+@pytest.mark.parametrize("ends", [(0.9, 1.0), (0.0, 1.0), (0.0, 0.01)])
+@pytest.mark.parametrize("n", [12, 29, 200])
+def test_every_row_has_a_mark_and_a_meaning_even_without_a_grade(questions, ends, n):
+    """What a row measures is said of an open question, too; an answer alone explains nothing."""
+    shares = {"found": 0.5, "chance": 0.1, "longest": 0.2, "first": 0.2, "last": 0.1}
+    shares |= {"commonest place": 0.1}
+    measured = [found(key, sum(ends) / 2, ends, n, yardsticks=shares) for key in questions]
+    report = report_of(found("accuracy", 0.5, n=n), *measured, n=n)
+    (table,) = (b for b in build_first_screen(report) if isinstance(b, ScoreTable))
+    rows = {row.name: row for row in table.rows}
+    for finding in measured:
+        if finding.rule not in RULES_WITH_ROWS:
+            continue
+        row = rows[finding.name.lower()]
+        assert row.grade == finding.answer and row.mark == GRADE_MARKS[finding.answer]
+        assert re.search(TOPICS[finding.rule], row.meaning), (finding.rule, row.meaning)
+
+
+RULES_WITH_ROWS = {"faithfulness", *ON_THE_SCALE[1:], "order", "drop", "source", "path_share"}
+RULES_WITH_ROWS |= {"effect", "uniqueness"}
+TOPICS = dict.fromkeys(RULES_WITH_ROWS, "attention|attended|random order|random ones")
+TOPICS |= {
+    "effect": "weight|Shuffling",
+    "uniqueness": "weights|attention",
+    "path_share": "decision",
+}
+TOPICS |= {"erasure": "weights", "faithfulness": "random order"}
+"""What the row of each question must mention."""
 
 
 @given(n=st.integers(1, 9))
@@ -229,10 +271,11 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     )
     lines = str(few).splitlines()
     promised = re.search(
-        r"Either partly or yes: about (\d+) more texts .* Run this command:$", lines[2]
+        r"Either partly or yes: about (\d+) more texts should settle it\.$", lines[2]
     )
+    assert lines[-3:-1] == ["Next step: Run this command:", ""]
     assert str(few).count("more texts") == 1  # two numbers of them would be one too many
-    command = shlex.split(lines[4])
+    command = shlex.split(lines[-1])
     assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]
     assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
     assert command[command.index("--layers") + 1] == "1"
@@ -253,10 +296,8 @@ def test_an_audit_that_time_stopped_is_gone_on_with():
     tests = ["scale", "exchange", "uniform_attention", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert (
-        lines[4]
-        == "With --output-dir, running the same command again resumes the audit. 3.3% is done."
-    )
+    resuming = "With --output-dir, running the same command again resumes the audit. 3.3% is done."
+    assert " ".join(lines[-2:]).removeprefix(" ") == f"Next step: {resuming}"
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
@@ -269,7 +310,7 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     facts = {"seconds": 40, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 20}
     asked = {"test_limit": 20, "time": "40s"}
     said = str(report_of(*few, asked_for=asked, stopping=facts))
-    assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
+    assert said.splitlines()[-1].endswith("--dataset sst --test-limit 30")
     assert "This audit used all available texts. Add more of them" in str(
         report_of(*few, stopping=facts)
     )
@@ -298,7 +339,7 @@ def test_a_question_that_was_not_asked_is_asked_by_the_command():
     report = report_of(*all_yes(path_share=None), asked_for={"tests": {"scale": {}}})
     lines = str(report).splitlines()
     assert lines[2].startswith("Cannot say. A verdict also needs path share")
-    asked = shlex.split(lines[4])
+    asked = shlex.split(lines[-1])
     assert asked[asked.index("--tests") + 1 :] == [
         "scale",
         "erasure",

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.documents.blocks import format_cell
 from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.studies.paper_tables import ResultTable
 from hf_attnprobe.studies.report import (
     StudyReport,
     _describe_differences,
@@ -76,3 +78,52 @@ def test_models_at_chance_carry_a_caution(folder):
         name = str(audit.parent.relative_to(folder))
         caution = next((note for note in report.notes if note.startswith("Caution")), "")
         assert (name in caution) == (answer in ("no", "cannot say"))
+
+
+def make_report(*tables):
+    return StudyReport("s", "t", False, (), tables, (), ())
+
+
+CORRELATION = ResultTable(
+    "Does attention rank like gradients? (Table 2)",
+    ("data set", "encoder", "τ", "std", "published τ", "published std"),
+    (
+        ("sst", "mlp", Estimate(0.69, (0.66, 0.71), 100), 0.15, 0.69, 0.15),
+        ("sst", "bilstm", Estimate(0.20, (0.18, 0.22), 100), 0.2, 0.40, 0.21),
+        ("imdb", "bilstm", Estimate(0.30, (0.20, 0.40), 12), 0.2, 0.39, None),
+        ("20news", "bilstm", Estimate(0.50, None, 3), 0.2, None, None),
+    ),
+)
+
+
+def test_a_study_starts_with_what_was_and_was_not_reproduced():
+    lines = make_report(CORRELATION).to_text(width=400).splitlines()
+    start = "\n".join(lines[:8])
+    assert "Reproduced: 2 of 3 published numbers." in start
+    assert (
+        "Reproduced: sst, mlp (0.69, published 0.69); imdb, bilstm (0.30, published 0.39)." in start
+    )
+    assert "Not reproduced: sst, bilstm (0.20, published 0.40)." in start
+    assert start.index("Not reproduced") < "\n".join(lines).index("published std")
+    assert "Reproduced" not in str(make_report(replace(CORRELATION, head=tuple("abcdef"))))
+
+
+def test_a_published_number_follows_ours_and_three_texts_give_none():
+    text = make_report(CORRELATION).to_text(width=400)
+    (head,) = (line for line in text.splitlines() if line.split()[:1] == ["data"])
+    assert head.split()[2:] == ["encoder", "τ", "published", "τ", "std", "published", "std"]
+    (few,) = (line for line in text.splitlines() if line.split()[:1] == ["20news"])
+    assert "too few texts (n 3)" in few and "0.5" not in few
+
+
+def test_a_table_is_a_frame_by_its_number_or_its_title():
+    report = make_report(CORRELATION, replace(CORRELATION, title="Overall"))
+    frame = report.frame("Table 2")
+    assert frame.equals(report.frame(1)) and frame.shape == (4, 9)
+    own = frame.loc[0, ["τ", "τ low", "τ high", "τ n", "published τ"]]
+    assert own.tolist() == [0.69, 0.66, 0.71, 100, 0.69]
+    assert frame["τ low"].isna().tolist() == [False, False, False, True]
+    assert "τ low" in frame.to_latex(escape=True)
+    for wrong in (3, "Table 9", ""):
+        with pytest.raises(AttnProbeError, match=r"tables match .*1: Does attention rank"):
+            report.frame(wrong)

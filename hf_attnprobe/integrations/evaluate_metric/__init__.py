@@ -12,16 +12,23 @@ METRIC_NAME = "attention_faithfulness"
 """Name of the metric, as in ``evaluate.load("attention_faithfulness")``."""
 LOADER_SOURCE = '''"""Written by hf_attnprobe: evaluate.load("attention_faithfulness") finds it."""
 
+import importlib
+from pathlib import Path
+
 try:
-    from hf_attnprobe.integrations.evaluate_metric.attention_faithfulness import (
-        attention_faithfulness,
-    )
+    import hf_attnprobe
+
+    # Only the installed version knows where its metric is. This file may be from another version.
+    folder = Path(hf_attnprobe.get_metric_path())
+    package = folder.relative_to(Path(hf_attnprobe.__file__).parents[1]).parts
+    module = importlib.import_module(".".join([*package, folder.name]))
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "attention_faithfulness needs the package hf_attnprobe; install it with pip"
+        "attention_faithfulness needs the package hf_attnprobe, but the module "
+        f"{error.name} is not installed; install hf_attnprobe with pip in this environment"
     ) from error
 
-AttentionFaithfulness = attention_faithfulness.AttentionFaithfulness
+AttentionFaithfulness = module.AttentionFaithfulness
 '''
 """Source code of a Python module that imports the metric. It is written to the cache of evaluate."""
 
@@ -48,8 +55,9 @@ def install_metric(cache: Path | None = None) -> Path | None:
     """Make ``evaluate.load("attention_faithfulness")`` find the installed metric.
 
     evaluate searches the Hub first, and then uses the newest module with this name in its cache.
-    Therefore this function writes a module into the cache that imports the metric. Several processes
-    can call it at the same time.
+    Therefore this function writes a module into the cache that imports the metric. If another
+    version of this package has written a newer module, the time of this version's module is renewed.
+    Several processes can call this function at the same time.
 
     Args:
         cache: Folder for cached modules; None for the cache of evaluate.
@@ -63,6 +71,8 @@ def install_metric(cache: Path | None = None) -> Path | None:
     file = folder / hashlib.sha256(LOADER_SOURCE.encode()).hexdigest() / f"{METRIC_NAME}.py"
     try:
         if file.exists():
+            if not _is_newest(file):
+                os.utime(file)
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
         # Each of the four folders in the path must be a Python package.
@@ -74,3 +84,10 @@ def install_metric(cache: Path | None = None) -> Path | None:
     except OSError:
         return None
     return file
+
+
+def _is_newest(file: Path) -> bool:
+    """Check whether no other module in the cache is as new as this one, because evaluate uses the newest."""
+    other_files = [other for other in file.parents[1].glob(f"*/{file.name}") if other != file]
+    own_time = file.stat().st_mtime_ns
+    return all(other.stat().st_mtime_ns < own_time for other in other_files)

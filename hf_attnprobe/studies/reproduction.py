@@ -1,0 +1,196 @@
+"""Which published numbers a study has reproduced, and which it has not."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from hf_attnprobe.core.formatting import format_number
+from hf_attnprobe.documents.blocks import Block, InlineText, Strong
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.studies.paper_tables import ResultTable, TableCell
+
+
+COMPARED_COLUMNS = {
+    "published τ": "τ",
+    "published std": "std",
+    "published significant": "significant",
+    "published": "ours",
+    "published mean": "mean",
+    "published (searched)": "searched",
+    "published median": "median share of tokens erased",
+    "published trained": "F1 trained",
+    "published uniform": "change, uniform",
+    "published permuted": "change, permuted",
+    "published F1": "F1",
+}
+"""Maps the title of each column with published numbers to the title of the column with our numbers."""
+
+OTHER_OWN_COLUMNS = ("median Δŷ",)
+"""Titles of columns with our numbers, for tables whose published column is only called "published"."""
+
+UNCOUNTED_COLUMNS = ("published std", "published significant")
+"""Titles of published columns that only describe another number, so that they are not counted."""
+
+MAX_DIFFERENCE = 0.05
+"""Largest difference from a published number that still counts as reproduced.
+
+It is about the difference between two training seeds. A published number also counts as reproduced if
+it lies in our 95% interval.
+"""
+
+MAX_F1_DIFFERENCE = 0.02
+"""Largest difference from a published F1 that still counts as reproduced, from 0 to 1."""
+
+POINTS_COLUMNS = ("F1 trained", "change, uniform", "change, permuted")
+"""Titles of columns whose numbers are in points of F1, from 0 to 100."""
+
+MAX_LISTED_NUMBERS = 3
+"""Maximum number of differing numbers that the beginning of a report lists for each table."""
+
+
+@dataclass(frozen=True)
+class ComparedNumber:
+    """One of our numbers and the published number that it can be compared with.
+
+    Attributes:
+        labels: texts in the table row that describe the number, such as "sst, bilstm".
+        own: our number.
+        published: the published number.
+        is_reproduced: whether both numbers agree.
+    """
+
+    labels: str
+    own: float
+    published: float
+    is_reproduced: bool
+
+    def __str__(self) -> str:
+        numbers = f"{format_number(self.own, digits=2)}, published "
+        return f"{self.labels} ({numbers}{format_number(self.published, digits=2)})"
+
+
+def pair_columns(head: Sequence[str]) -> dict[int, int]:
+    """Find the column with our numbers for each column with published numbers.
+
+    Args:
+        head: column titles of a table.
+
+    Returns:
+        Index of our column by the index of the published column.
+    """
+    pairs = {}
+    for index, title in enumerate(head):
+        own_titles = [COMPARED_COLUMNS.get(title)]
+        if title == "published":
+            own_titles += OTHER_OWN_COLUMNS
+        for own_title in own_titles:
+            if own_title in head:
+                pairs[index] = head.index(own_title)
+    return pairs
+
+
+def order_columns(head: Sequence[str]) -> list[int]:
+    """Order the columns of a table so that each published number follows ours.
+
+    Args:
+        head: column titles.
+
+    Returns:
+        Column indices in the new order.
+    """
+    pairs = pair_columns(head)
+    order: list[int] = []
+    for index in range(len(head)):
+        if index not in pairs:
+            order += [index, *(published for published, own in pairs.items() if own == index)]
+    return order
+
+
+def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
+    """Yield each number of a table that can be compared with a published number.
+
+    Args:
+        table: a table of results.
+    """
+    pairs = pair_columns(table.head)
+    for published_index, own_index in pairs.items():
+        if table.head[published_index] in UNCOUNTED_COLUMNS:
+            continue
+        own_title = table.head[own_index]
+        for row in table.rows:
+            own, published = row[own_index], _get_value(row[published_index])
+            value = _get_value(own)
+            if value is None or published is None:
+                continue
+            labels = [
+                str(cell) for cell in row[:own_index] if isinstance(cell, str | int) and cell != ""
+            ]
+            if own_title in POINTS_COLUMNS:
+                labels.append(own_title)
+            ci95 = own.ci95 if isinstance(own, Estimate) else None
+            is_inside = ci95 is not None and ci95[0] <= published <= ci95[1]
+            tolerance = _get_tolerance(own_title, labels)
+            is_close = abs(value - published) <= tolerance + 1e-9
+            yield ComparedNumber(", ".join(labels), value, published, is_inside or is_close)
+
+
+def _get_value(cell: TableCell) -> float | None:
+    """Return the number in a table cell; None if the cell has no number."""
+    value = cell.value if isinstance(cell, Estimate) else cell
+    is_number = isinstance(value, int | float) and not math.isnan(value)
+    return float(value) if is_number else None  # type: ignore[arg-type]
+
+
+def _get_tolerance(own_title: str, labels: Sequence[str]) -> float:
+    """Return the largest difference that counts as reproduced, for one column of a table."""
+    if own_title in POINTS_COLUMNS:
+        return 100 * MAX_F1_DIFFERENCE
+    is_score = own_title == "F1" or labels[-1:] in (["F1"], ["accuracy"])
+    return MAX_F1_DIFFERENCE if is_score else MAX_DIFFERENCE
+
+
+def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
+    """Describe which published numbers were reproduced, for the beginning of a report.
+
+    Args:
+        tables: all tables of a study.
+
+    Returns:
+        A sentence with the total, and an item for each table; empty without published numbers.
+    """
+    numbers_by_title = {table.title: [*compare_with_published(table)] for table in tables}
+    all_numbers = [number for numbers in numbers_by_title.values() for number in numbers]
+    if not all_numbers:
+        return []
+    n_reproduced = sum(number.is_reproduced for number in all_numbers)
+    items: list[InlineText] = []
+    for title, numbers in numbers_by_title.items():
+        if numbers:
+            items.append((Strong(title), f" {_describe_table(numbers)}"))
+    total = (
+        f"Reproduced: {n_reproduced} of {len(all_numbers)} published numbers. A number is reproduced "
+        "if the published one lies in our 95% interval, or if both differ by at most "
+        f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g})."
+    )
+    return [total, items]
+
+
+def _describe_table(numbers: Sequence[ComparedNumber]) -> str:
+    """Return sentences with the reproduced numbers of a table and the largest differences."""
+    reproduced = [number for number in numbers if number.is_reproduced]
+    differing = [number for number in numbers if not number.is_reproduced]
+    differing.sort(key=lambda number: -abs(number.own - number.published))
+    clauses = []
+    if reproduced:
+        clauses.append(_list_numbers("Reproduced", reproduced))
+    if differing:
+        clauses.append(_list_numbers("Not reproduced", differing))
+    return " ".join(clauses)
+
+
+def _list_numbers(heading: str, numbers: Sequence[ComparedNumber]) -> str:
+    """Return a sentence that lists the first numbers and counts the others."""
+    listed = [str(number) for number in numbers[:MAX_LISTED_NUMBERS]]
+    if len(numbers) > MAX_LISTED_NUMBERS:
+        listed.append(f"and {len(numbers) - MAX_LISTED_NUMBERS} more")
+    return f"{heading}: {'; '.join(listed)}."
