@@ -64,10 +64,10 @@ NO_OWN_ANSWER_REASON = (
 """Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
-PRIMARY_SENTENCES = ("users", "time", "model")
+PRIMARY_SENTENCES = ("users", "time", "texts", "model")
 """Keys of the sentences that an HTML report displays at first. Readers click to see the others.
 
-They contain the advice for users, the time limit and the model.
+They contain the advice for users, the time limit, the texts that were cut or left out, and the model.
 """
 
 
@@ -89,6 +89,9 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         "heads": describe_important_heads(report),
         "users": f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}",
         "time": _describe_time_limit(report),
+        "texts": " ".join(
+            f"{sentence}." for sentence in describe_text_losses(report.provenance, report.n)
+        ),
         "model": _describe_model(report),
     }
     sentence_rows = [
@@ -108,6 +111,38 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         ],
         ScoreTable([*number_rows, *sentence_rows]),
     ]
+
+
+def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
+    """Describe how many texts were left out because they are blank, and how much of others was cut.
+
+    Args:
+        provenance: The report's record of its model, data and options.
+        n_texts: Number of audited texts.
+
+    Returns:
+        Sentences without a full stop; empty if all texts were read completely.
+
+    >>> counts = {"truncated": 2, "truncated_tokens": 4000, "truncated_tokens_read": 1024}
+    >>> describe_text_losses({**counts, "max_length": 512}, 30)
+    ['2 of 30 texts were cut to 512 tokens; 26% of their tokens were read']
+    """
+    sentences = []
+    n_empty = provenance.get("skipped_empty", 0)
+    if n_empty:
+        verb = "is" if n_empty == 1 else "are"
+        sentences.append(f"{n_empty} of {n_texts + n_empty} texts {verb} blank and left out")
+    n_truncated, n_tokens = provenance.get("truncated", 0), provenance.get("truncated_tokens", 0)
+    if n_truncated and n_tokens:
+        share = provenance["truncated_tokens_read"] / n_tokens
+        # A text that was cut was not read completely.
+        percentage = "less than 1%" if share < 0.01 else f"{min(share, 0.99):.0%}"
+        verb, whose = ("was", "its") if n_truncated == 1 else ("were", "their")
+        sentences.append(
+            f"{n_truncated} of {n_texts} texts {verb} cut to {provenance['max_length']} tokens; "
+            f"{percentage} of {whose} tokens were read"
+        )
+    return sentences
 
 
 def explain_verdict(report: AuditResult) -> str:

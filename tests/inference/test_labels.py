@@ -28,7 +28,7 @@ REFUSED = [
     (
         ["good", "bad"],
         ["neg", "pos"],
-        "has the label 'neg' (0), but the model predicts the 2 classes",
+        "has the labels 'neg', 'pos', but the model predicts the 2 classes",
     ),
     (
         ["POSITIVE", "NEGATIVE"],
@@ -38,7 +38,7 @@ REFUSED = [
     (
         ["c0", "c1"],
         ["1", "2"],
-        "has the label '2' (1), but the model predicts the 2 classes c0, c1",
+        "has the label '2', but the model predicts the 2 classes c0, c1",
     ),
     (["toxic", "toxic"], ["toxic", "fine"], "have the same name: 'toxic', 'toxic'. Rename them"),
     (["Straße", "STRASSE"], ["Straße", "STRASSE"], "have the same name: 'Straße', 'STRASSE'"),
