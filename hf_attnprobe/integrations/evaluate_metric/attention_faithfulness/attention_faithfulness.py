@@ -316,15 +316,14 @@ def _convert_references(references: Sequence[Any]) -> list[Any]:
         references: Labels as numbers, names, or lists of one of them; None for an unknown label.
 
     Returns:
-        The labels. An unknown label is None among names and lists, and otherwise −1.
+        The labels, with a mark for unknown ones.
 
     Raises:
         AttnProbeError: The labels have different types.
     """
     labels = [label.tolist() if hasattr(label, "tolist") else label for label in references]
     feature = _get_label_feature(labels)
-    unknown = UNKNOWN_LABEL if feature == SINGLE_LABEL else None
-    converted = [unknown if label in (None, UNKNOWN_LABEL) else label for label in labels]
+    converted = _mark_unknown_labels(labels, feature)
     expected_types = {
         str(SINGLE_LABEL): (int | float, "a number"),
         str(LABEL_NAME): (str, "the name of a label"),
@@ -359,7 +358,7 @@ def _match_earlier_labels(references: list[Any], feature: Any) -> list[Any]:
     Raises:
         AttnProbeError: The labels have another type than those of earlier batches.
     """
-    has_known_labels = any(label not in (None, UNKNOWN_LABEL) for label in references)
+    has_known_labels = any(label not in (None, "", UNKNOWN_LABEL) for label in references)
     is_empty_list = all(label in ([], None) for label in references)
     new_feature = _get_label_feature(references)
     if has_known_labels and not is_empty_list and new_feature != feature:
@@ -368,8 +367,16 @@ def _match_earlier_labels(references: list[Any], feature: Any) -> list[Any]:
             "labels that were added before. Use numbers, names, or lists of one of them for all texts, "
             "and begin with a text whose label is known."
         )
-    unknown = UNKNOWN_LABEL if feature == SINGLE_LABEL else None
-    return [unknown if label in (None, UNKNOWN_LABEL) else label for label in references]
+    return _mark_unknown_labels(references, feature)
+
+
+def _mark_unknown_labels(labels: Sequence[Any], feature: Any) -> list[Any]:
+    """Replace unknown labels by the mark that suits the type of the labels.
+
+    The mark is −1 among numbers, the empty name among names, and None among lists.
+    """
+    mark = {str(SINGLE_LABEL): UNKNOWN_LABEL, str(LABEL_NAME): ""}.get(str(feature))
+    return [mark if label in (None, "", UNKNOWN_LABEL) else label for label in labels]
 
 
 def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:
