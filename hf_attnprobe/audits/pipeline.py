@@ -284,8 +284,10 @@ def ask_about_label_order(audit: PreparedAudit, rows: Rows) -> str | None:
     prediction = audit.audited_model.adapter.prediction
     matches = list_number_matches(prediction, audit.examples)
     predictions = select_predictions(rows).to_frame()
-    accuracy = compute_accuracy(predictions).dropna() if len(predictions) else []
-    if len(matches) < 2 or len(accuracy) < MIN_DISPLAYED_TEXTS:
+    if len(matches) < 2 or not len(predictions):
+        return None
+    accuracy = compute_accuracy(predictions).dropna()
+    if len(accuracy) < MIN_DISPLAYED_TEXTS:
         return None
     # Each label of a set applies or does not apply.
     chance = 0.5 if prediction.kind == "labels" else 1 / len(prediction.outcomes)

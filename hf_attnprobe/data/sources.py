@@ -289,7 +289,8 @@ def _load_dataset(
     # records the data's fingerprint.
     builder = datasets.load_dataset_builder(name, config)
     config_class = type(builder.config)
-    files, options = [], {}
+    files: list[Path] = []
+    options: dict[str, Any] = {}
     if config_class.__name__ in ENCODED_CONFIGS:
         files = _download_files(builder.config)
         encoding = _find_common_encoding(name, files, encoding, builder.config.encoding)

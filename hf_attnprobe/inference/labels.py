@@ -151,7 +151,7 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
         )
     converted = {label: model_indices[label] for label in present}
     # The number −1 stands for a text without a label.
-    return [-1 if label == -1 else converted[label] for label in labels]  # type: ignore[misc]
+    return [-1 if label == -1 else converted[label] for label in labels]
 
 
 MAX_NAMES_IN_MESSAGE = 20

@@ -152,7 +152,8 @@ class AttentionFaithfulness(evaluate.Metric):
             reference: Its label; may be left out.
             kwargs: Further arguments of evaluate.
         """
-        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+        predictions = [] if prediction is None else [prediction]
+        self.add_batch(predictions=predictions, references=[reference], **kwargs)
 
     def add_batch(
         self,
