@@ -42,15 +42,10 @@ SHUFFLES = [Permutation(n_permutations=2)]
 pytestmark = pytest.mark.usefixtures("private_cache")
 
 
-def make_bert(texts=TEXTS, *, is_constant=False, **fields):
-    """Return a BERT and its tokenizer; a constant one gives all texts the same tied classes."""
-    tokenizer = build_tokenizer([text for text in texts if text])
-    model = tiny_models.bert(tokenizer, **fields)
-    if is_constant:
-        with torch.no_grad():
-            model.classifier.weight.zero_()
-            model.classifier.bias.zero_()
-    return model, tokenizer
+def make_bert(**fields):
+    """Return a BERT and its tokenizer, which knows the words of ``TEXTS``."""
+    tokenizer = build_tokenizer(TEXTS)
+    return tiny_models.bert(tokenizer, **fields), tokenizer
 
 
 def run_audit(data, tests=SHUFFLES, *, model=None, output_dir=None, shown_texts=0, **fields):
@@ -102,21 +97,32 @@ def convert_long_masked_words(folder, patch):
     rows = [{"text": "[MASK] film", "label": label} for label in ("film plot", "film")]
     examples = load_examples(rows, "test")
     inputs = {"input_ids": tokenizer([row["text"] for row in rows])["input_ids"]}
-    convert_labels(wrap(model).prediction, examples, tokenizer, inputs, None)
+    adapter = wrap(model, mask_id=tokenizer.mask_token_id)
+    convert_labels(adapter.prediction, examples, tokenizer, inputs, None)
 
 
 def compute_temperature_with_nan(folder, patch):
     model, tokenizer = make_bert()
+    (token_id,) = tokenizer("rare", add_special_tokens=False)["input_ids"]
     with torch.no_grad():
-        model.bert.embeddings.word_embeddings.weight[tokenizer("rare")["input_ids"]] = torch.nan
-        token_ids = tokenizer("rare", add_special_tokens=False)["input_ids"]
-        ordinary = [k for k in tokenizer("rare")["input_ids"] if k not in token_ids]
-        model.bert.embeddings.word_embeddings.weight[ordinary] = 0.1
+        model.bert.embeddings.word_embeddings.weight[token_id] = torch.nan
+    set_sharpness(wrap(model), tokenizer, load_examples(TEXTS, "test"))
+
+
+def compute_temperature_of_ties(folder, patch):
+    tokenizer = build_tokenizer(TEXTS)
+    model = tiny_models.classifier(tokenizer)
+    with torch.no_grad():
+        model.classifier.weight.zero_()
+        model.classifier.bias.zero_()
     set_sharpness(wrap(model), tokenizer, load_examples(TEXTS, "test"))
 
 
 def exchange_equal_predictions(folder, patch):
-    run_audit(TEXTS, ["interchange"], is_constant=True)
+    model, tokenizer = make_bert()
+    with torch.no_grad():
+        model.classifier.bias += torch.tensor([0.0, 15.0])
+    run_audit(TEXTS, ["interchange"], model=(model, tokenizer))
 
 
 def cut_and_skip_texts(folder, patch):
@@ -220,7 +226,8 @@ FALLBACKS = {
     convert_undeclared_labels: r"no column or name for 1 of the model's 2 labels \(rude\)",
     convert_long_masked_words: r"the labels of 1 texts are not single tokens",
     compute_temperature_with_nan: r"NaN or infinity for 1 of the 12 texts",
-    exchange_equal_predictions: r"no temperature makes[^\0]*interchange cannot be measured",
+    compute_temperature_of_ties: r"no temperature makes .* the model's own temperature is used",
+    exchange_equal_predictions: r"the test interchange cannot be measured",
     cut_and_skip_texts: r"1 of 3 texts is blank and left out[^\0]*1 of 2 texts was cut to 8 tokens",
     pair_with_a_blank_text: r"1 pairs have one blank text; the model reads it as an empty text",
     match_labels_by_number: r"less than chance \(50%\)\. Is this order right\?",
@@ -264,7 +271,11 @@ def list_warnings():
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
         for node in ast.walk(ast.parse(path.read_text())):
             is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if is_call and ast.unparse(node.func) == "logger.warning":
+            if (
+                is_call
+                and node.func.attr == "warning"
+                and ast.unparse(node.func) == "logger.warning"
+            ):
                 yield module, ast.literal_eval(node.args[0])
 
 
