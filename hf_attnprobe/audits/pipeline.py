@@ -48,12 +48,15 @@ from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
 from hf_attnprobe.inference.encoding import count_distinct_texts
+from hf_attnprobe.inference.labels import list_number_matches
 from hf_attnprobe.protocol import ALL, AnswersFromPassage, AttentionModelBase, Site
 from hf_attnprobe.reports.detection_limits import describe_detection_limits, read_planted_rows
 from hf_attnprobe.reports.report import Report, assemble_report, select_reported_rows
 from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
-from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
+from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
 from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, SUMMARY_FILE, get_versions
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
@@ -68,6 +71,8 @@ FIRST_TOKEN = "the first token"
 
 Reports display the name of the token instead, such as "[CLS]", if it is known.
 """
+MAX_LISTED_MATCHES = 4
+"""Maximum number of labels that the question about their order lists with the model's classes."""
 LONG_AUDIT_SECONDS = 1800.0
 """Duration, in seconds, of a long audit.
 
@@ -242,6 +247,9 @@ def build_report(
     example_ids = tuple(sorted(text.example_id for text in runner.texts))
     rows = select_reported_rows(load_rows(runner.folder), provenance, example_ids)
     runner.progress.start_report("summing up")
+    question = ask_about_label_order(audit, rows)
+    if question is not None:
+        logger.warning("%s", question)
     return assemble_report(
         rows,
         model=audited_model.name,
@@ -254,10 +262,44 @@ def build_report(
         prune=runner.compute_prune_curve(rows) if options.prune else None,
         head_pairs=runner.compute_head_pairs(rows) if options.prune else None,
         notes=[
+            *([] if question is None else [f"Labels: {question}"]),
             *_list_notes(runner, provenance, options.predicts),
             *list_training_overlap_notes(audited_model.name, provenance),
             *_list_detection_limits(audit, count_distinct_texts(runner.texts)),
         ],
+    )
+
+
+def ask_about_label_order(audit: PreparedAudit, rows: Rows) -> str | None:
+    """Ask whether the labels have the right order, if they were matched by number and are mostly wrong.
+
+    Args:
+        audit: The prepared audit.
+        rows: The audit's rows, which contain the predictions.
+
+    Returns:
+        Two sentences; None if a label has the name of a class, if there are too few labelled texts,
+        or if the model is right at least as often as by chance.
+    """
+    prediction = audit.audited_model.adapter.prediction
+    matches = list_number_matches(prediction, audit.examples)
+    predictions = select_predictions(rows).to_frame()
+    if len(matches) < 2 or not len(predictions):
+        return None
+    accuracy = compute_accuracy(predictions).dropna()
+    if len(accuracy) < MIN_DISPLAYED_TEXTS:
+        return None
+    # Each label of a set applies or does not apply.
+    chance = 0.5 if prediction.kind == "labels" else 1 / len(prediction.outcomes)
+    if accuracy.mean() >= chance:
+        return None
+    listed_matches = [f"{name!r} as {model_name!r}" for name, model_name in matches.items()]
+    ellipsis = ", …" if len(matches) > MAX_LISTED_MATCHES else ""
+    return (
+        f"the labels were matched to the model's classes by number "
+        f"({', '.join(listed_matches[:MAX_LISTED_MATCHES])}{ellipsis}), and only "
+        f"{accuracy.mean():.0%} are predicted, which is less than chance ({chance:.0%}). Is this order "
+        "right? If not, set the names with --labels DATA=MODEL."
     )
 
 

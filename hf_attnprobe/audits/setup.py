@@ -66,6 +66,7 @@ from hf_attnprobe.inference.model_inputs import choose_model_inputs, list_missin
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.protocol import ALL, AttentionModelBase
 from hf_attnprobe.reports.detection_limits import read_planted_rows
+from hf_attnprobe.reports.first_screen import describe_text_losses
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
@@ -506,6 +507,7 @@ def encode_audit(
         truncate=options.truncate,
         segment=options.segment,
     )
+    _warn_about_texts(tokenized)
     check_number_unit(audited_model)
     if options.screen is not None and not selected.is_warm_up:
         check_both_halves(text.example_id for text in tokenized.texts)
@@ -533,6 +535,28 @@ def encode_audit(
         n_texts=selected.n_texts,
         extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
     )
+
+
+def _count_truncated(tokenized: TokenizedSplit) -> dict[str, int]:
+    """Return the counts of truncated texts and of their tokens, as entries of the provenance."""
+    counts = {"truncated": tokenized.n_truncated}
+    if tokenized.n_truncated and tokenized.max_length is not None:
+        counts["truncated_tokens"] = tokenized.n_tokens_before_cut
+        counts["truncated_tokens_read"] = tokenized.n_tokens_after_cut
+        counts["max_length"] = tokenized.max_length
+    return counts
+
+
+def _warn_about_texts(tokenized: TokenizedSplit) -> None:
+    """Log how many texts are left out because they are blank, and how many are cut."""
+    counts = {"skipped_empty": tokenized.n_empty, **_count_truncated(tokenized)}
+    for sentence in describe_text_losses(counts, len(tokenized.texts)):
+        logger.warning("%s", sentence)
+    if tokenized.n_half_empty:
+        logger.warning(
+            "%d pairs have one blank text; the model reads it as an empty text",
+            tokenized.n_half_empty,
+        )
 
 
 def _attach_user_scores(
@@ -574,7 +598,7 @@ def _build_extra_provenance(
     adapter = audited_model.adapter
     provenance: dict[str, Any] = {
         "skipped_empty": tokenized.n_empty,
-        "truncated": tokenized.n_truncated,
+        **_count_truncated(tokenized),
         "sharpness": adapter.sharpness,
         "unknown_tokens": compute_unknown_share(tokenized.texts, audited_model.tokenizer),
     }

@@ -214,13 +214,16 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 
 def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Convert parsed flags to the keyword arguments that all audit functions share."""
-    return {
+    audit_arguments = {
         "model": select_options(arguments, SavedModel),
         "dataset": build_data(arguments),
         "options": select_options(arguments, AuditOptions),
         "tests": parse_test_selection(arguments, load_test_options),
         "output_dir": arguments["output_dir"],
     }
+    # Report a misspelt column before torch is imported and the model is loaded.
+    audit_arguments["dataset"].check_named_columns()
+    return audit_arguments
 
 
 def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
@@ -391,6 +394,7 @@ def run_train(arguments: dict[str, Any]) -> None:
     data = select_options(arguments, Data)
     options = select_options(arguments, TrainingOptions)
     architecture = select_options(arguments, Architecture)
+    data.check_named_columns()
 
     from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.training.run import train
@@ -429,6 +433,7 @@ def run_retrain(arguments: dict[str, Any]) -> None:
     """Train variants of a base model and print the report."""
     data = select_options(arguments, Data)
     options = select_options(arguments, RetrainOptions)
+    data.check_named_columns()
 
     from hf_attnprobe.reports.report import format_page_line
     from hf_attnprobe.retraining.run import retrain
@@ -512,11 +517,14 @@ def run_detection_limit(arguments: dict[str, Any]) -> None:
 
     For this purpose, effects with known sizes are added to the model.
     """
+    data = build_data(arguments)
+    data.check_named_columns()
+
     from hf_attnprobe.planted_effects.detection_limit import find_detection_limit
 
     report = find_detection_limit(
         arguments["model"],
-        build_data(arguments),
+        data,
         arguments["output_dir"],
         options=select_options(arguments, DetectionLimitOptions),
     )

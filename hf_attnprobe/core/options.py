@@ -522,9 +522,18 @@ def check_path(purpose: str, name: str) -> None:
     """
     # Remove a revision, as in "folder/model@main", unless it is part of an existing path.
     path = name if Path(name).exists() else name.partition("@")[0]
-    is_path = path.startswith((".", "/", "~")) or path.count("/") > 1
-    if is_path and "://" not in path and not Path(path).exists():
+    if is_path(path) and not Path(path).exists():
         raise AttnProbeError(f"expected a {purpose} at {path}, which does not exist")
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name can only be a path, and not a Hub id or the address of a file.
+
+    >>> is_path("./reviews"), is_path("data/reviews/2024"), is_path("SetFit/sst2")
+    (True, True, False)
+    """
+    looks_like_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return looks_like_path and "://" not in name
 
 
 # --- Options as text ---

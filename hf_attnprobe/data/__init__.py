@@ -7,6 +7,7 @@ The main names are :class:`~hf_attnprobe.data.specs.Data` (every command's data 
 specs.py      the data arguments of the commands: `Data` for labelled texts, `Answers` for passages
 examples.py   reads one split from any source into the same columns
 sources.py    opens names, folders, files, Hub ids and objects in memory
+encodings.py  finds the character encoding of a data file
 columns.py    finds and reads columns with texts or images
 labels.py     reads labels, answers, choices, rationales and tags
 recipes.py    the registered data sets and the papers' rules, which recipes.yaml lists

@@ -5,7 +5,7 @@ context. If a data set's columns allow several choices, the user must name the c
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,9 @@ def read_text_columns(
 ) -> tuple[list[str], list[str] | None]:
     """Read the texts of a split, and the second texts if they are pairs.
 
+    A missing text, such as None, is read as an empty text. All formats thus treat rows without a
+    text alike.
+
     Args:
         source: the split.
         columns: the text columns.
@@ -173,13 +176,9 @@ def read_text_columns(
         The texts, and the second texts or None for single texts.
 
     Raises:
-        AttnProbeError: if a text is missing or is not a string.
+        AttnProbeError: if a text is not a string.
     """
-    has_several_columns = len(columns.text) > 1
-    column_texts = [
-        _read_strings(source, name, "--text-column", may_be_missing=has_several_columns)
-        for name in columns.text
-    ]
+    column_texts = [_read_strings(source, name, "--text-column") for name in columns.text]
     texts = []
     for row_texts in zip(*column_texts, strict=True):
         nonempty_texts = [text for text in row_texts if text]
@@ -189,24 +188,22 @@ def read_text_columns(
     return texts, _read_strings(source, columns.text_pair, "--text-pair-column")
 
 
-def _read_strings(
-    source: "datasets.Dataset",
-    column: str,
-    flag: str,
-    *,
-    may_be_missing: bool = False,
-) -> list[str]:
-    """Read a column as strings, and join lists of words by spaces.
-
-    A missing value becomes "" if ``may_be_missing``; otherwise it is an error.
-    """
+def _read_strings(source: "datasets.Dataset", column: str, flag: str) -> list[str]:
+    """Read a column as strings, and join lists of words by spaces. A missing value becomes ""."""
     cells = read_column(source, column)
     texts = [_join_words(cell, column, row) for row, cell in enumerate(cells)]
     for row, text in enumerate(texts):
-        if not isinstance(text, str) and not (may_be_missing and text is None):
+        if text is not None and not isinstance(text, str):
+            if isinstance(text, list) and column in TEXT_COLUMNS:
+                advice = f"Rename the column to {TOKENS_COLUMN!r} if it contains lists of words"
+            elif isinstance(text, Mapping):
+                names = ", ".join(f"{column}.{name}" for name in text)
+                advice = f"The cell contains other columns; choose one of {names} with {flag}"
+            else:
+                advice = "Correct or drop this row"
             raise AttnProbeError(
                 f"column {column!r} must contain strings, but row {row} has a cell of type "
-                f"{type(text).__name__}. Correct or drop this row, or choose another column with {flag}."
+                f"{type(text).__name__}. {advice}, or choose another column with {flag}."
             )
     return [text or "" for text in texts]
 

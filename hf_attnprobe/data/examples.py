@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.core.errors import AttnProbeError, MissingSplitError
@@ -53,6 +54,7 @@ from hf_attnprobe.data.sources import (
     MAX_EXAMPLE_ID,
     draw_holdout_rows,
     is_data_file,
+    list_file_columns,
     may_have_splits,
     open_splits,
     resolve_recipe,
@@ -96,8 +98,18 @@ OPTIONAL_COLUMNS = (
 The fingerprint of a data set is a hash of its columns in this order. If the order changed, all
 fingerprints would change.
 """
+COLUMN_FIELDS = ("text_column", "text_pair_column", "label_column", "string_columns")
+"""Fields of :class:`~hf_attnprobe.data.recipes.Recipe` that contain names of columns."""
 DESCRIPTION_PREFIX = "texts read from "
 """Prefix of the description of a loaded split, such as "texts read from premise with hypothesis"."""
+
+
+NAMES_FROM_LISTS = "names-from-lists"
+"""Id of the ClassLabel feature of a loaded split if its names occurred in lists of label names.
+
+Such lists name the labels that apply. A label that applies to no text is thus not among the names,
+although every text is labelled for it.
+"""
 
 
 @public_function
@@ -111,6 +123,7 @@ def load_examples(  # noqa: PLR0913
     labels: Sequence[str] | None = None,
     holdout: float | None = None,
     dataset_config: str | None = None,
+    encoding: str | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "datasets.Dataset":
@@ -132,6 +145,8 @@ def load_examples(  # noqa: PLR0913
         holdout: share to use as the test split if the data set has a single split; validation gets
             the same share.
         dataset_config: configuration name, if the data set has several.
+        encoding: encoding of CSV, TSV, JSON and text files, such as "latin-1"; None for UTF-8, or
+            for the encoding that a file's byte order mark announces.
         limit: number of rows to sample after all filters; at least 1. A smaller sample is part of a
             larger one.
         seed: random seed with which validation rows are drawn from `train` if the recipe requires
@@ -184,6 +199,7 @@ def load_examples(  # noqa: PLR0913
         labels=labels,
         holdout=holdout,
         dataset_config=dataset_config,
+        encoding=encoding,
         seed=seed,
     )
     return read_examples(opened, limit=limit)
@@ -276,13 +292,88 @@ def open_split(
     Raises:
         AttnProbeError: if the data set or the split does not exist, or the split is empty.
     """
-    recipe = resolve_recipe(dataset, config=dataset_config, **recipe_fields)
+    recipe = _strip_requested_names(resolve_recipe(dataset, config=dataset_config, **recipe_fields))
     splits = open_splits(dataset, split, recipe)
+    splits = {name: _add_nested_columns(examples, recipe) for name, examples in splits.items()}
     if recipe.holdout is not None:
         splits = split_by_holdout(splits, recipe.holdout)
     recipe = _drop_missing_columns(recipe, splits, recipe_fields)
     source, rows = _choose_split(splits, split, recipe, seed)
     return OpenedSplit(source, rows, splits, recipe, split)
+
+
+def check_named_columns(
+    dataset: "DatasetSource",
+    split: str,
+    columns: Mapping[str, Sequence[str]],
+    *,
+    dataset_config: str | None = None,
+    encoding: str | None = None,
+) -> None:
+    """Check that a data set and the columns that the user named exist, without reading its texts.
+
+    A command calls this before it imports torch and loads a model, so that a misspelt name is
+    reported at once.
+
+    Args:
+        dataset: see :func:`load_examples`.
+        split: the split's name.
+        columns: requested column names, by the command-line flag that names them.
+        dataset_config: see :func:`load_examples`.
+        encoding: see :func:`load_examples`.
+
+    Raises:
+        AttnProbeError: if the data set or a column does not exist.
+    """
+    recipe = resolve_recipe(dataset, config=dataset_config, encoding=encoding)
+    if not any(columns.values()):
+        return
+    present: list[str] | None
+    if is_data_file(recipe.hub_id):
+        present = list_file_columns(Path(recipe.hub_id), encoding)
+    else:
+        splits = open_splits(dataset, split, recipe)
+        present = [*dict.fromkeys(n for examples in splits.values() for n in examples.column_names)]
+    if present is None:
+        return
+    for flag, names in columns.items():
+        for name in names:
+            # A nested column, such as "review.body", is inside the column "review".
+            if name.strip() not in present and name.partition(".")[0] not in present:
+                check_column_exists(present, name, flag)
+
+
+def _strip_requested_names(recipe: Recipe) -> Recipe:
+    """Remove the white space around requested column names, as around the names in the data.
+
+    A user may copy a name such as "Review " from a file, including its space.
+    """
+
+    def strip_names(names: Any) -> Any:
+        if names is None or isinstance(names, str):
+            return names and names.strip()
+        return type(names)(name.strip() for name in names)
+
+    changes = {name: strip_names(getattr(recipe, name)) for name in COLUMN_FIELDS}
+    return replace(recipe, **changes)
+
+
+def _add_nested_columns(examples: "datasets.Dataset", recipe: Recipe) -> "datasets.Dataset":
+    """Add the columns that the user named with dots, such as "review.body" inside "review"."""
+    import datasets
+
+    requested = [name for field in COLUMN_FIELDS for name in list_columns(getattr(recipe, field))]
+    nested = [name for name in requested if "." in name and name not in examples.column_names]
+    if not nested:
+        return examples
+    # The name of a flattened column contains the names of all levels, with dots between them.
+    flattened = examples.flatten()
+    while any(isinstance(feature, Mapping) for feature in flattened.features.values()):
+        flattened = flattened.flatten()
+    present = [name for name in dict.fromkeys(nested) if name in flattened.column_names]
+    if not present:
+        return examples
+    return datasets.concatenate_datasets([examples, flattened.select_columns(present)], axis=1)
 
 
 def read_split(
@@ -428,8 +519,11 @@ def _choose_split(
     # A local folder may use the standard split names instead of the recipe's.
     name = name if name in splits else split
     if name not in splits:
+        # A single split can also be divided.
+        alternative = ", or test on a part of it with --holdout .2" if len(splits) == 1 else ""
         raise MissingSplitError(
-            f"the data set has no split {split!r}; choose one of {', '.join(splits)} with --split"
+            f"the data set has no split {split!r}. Choose one of {', '.join(splits)} with "
+            f"--split{alternative}."
         )
     source = splits[name]
     rows = range(len(source))
@@ -570,7 +664,9 @@ def _read_labels(
     for examples in splits.values():
         if column in examples.column_names:
             all_values += _list_distinct_values(examples, column)
-    names, first_label = read_class_names(source.features[column]), 0
+    feature = source.features[column]
+    names, first_label = read_class_names(feature), 0
+    are_names_declared = names is not None and not are_names_from_lists(feature)
     if recipe.labels:
         value_names = convert_to_names(values, names)
         all_names = convert_to_names(all_values, names)
@@ -579,7 +675,10 @@ def _read_labels(
         names = None
     if names is None:
         names, first_label = recipe.label_names, recipe.first_label
-    return read_labels(values, all_values, column=column, names=names, first_label=first_label)
+    result = read_labels(values, all_values, column=column, names=names, first_label=first_label)
+    if result.label_type != "several" or result.names is None:
+        return result
+    return replace(result, lists_all_names=are_names_declared or recipe.label_names is not None)
 
 
 def _list_distinct_values(examples: "datasets.Dataset", column: str) -> list[Any]:
@@ -629,7 +728,10 @@ def _build_dataset(
     from datasets import ClassLabel, Dataset, DatasetInfo, Features, Image, List
 
     def make_class_feature(names: tuple[str, ...] | None) -> Any:
-        return _make_feature("int64") if names is None else ClassLabel(names=list(names))
+        if names is None:
+            return _make_feature("int64")
+        feature_id = None if labels.lists_all_names else NAMES_FROM_LISTS
+        return ClassLabel(names=list(names), id=feature_id)
 
     label_features = {
         "classes": make_class_feature(labels.names),
@@ -711,6 +813,11 @@ def read_class_names(feature: Any) -> tuple[str, ...] | None:
     return None if names is None else tuple(names)
 
 
+def are_names_from_lists(feature: Any) -> bool:
+    """Return whether a label feature has only the names that occur in the texts' lists of labels."""
+    return getattr(getattr(feature, "feature", feature), "id", None) == NAMES_FROM_LISTS
+
+
 def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
     """Compute a hash that identifies a loaded split's ids, texts, labels and further columns.
 
@@ -760,6 +867,7 @@ def load_splits(  # noqa: PLR0913
     label_column: str | Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
     holdout: float | None = None,
+    encoding: str | None = None,
     limit: int | None = None,
     seed: int = 0,
 ) -> "dict[str, datasets.Dataset]":
@@ -775,6 +883,7 @@ def load_splits(  # noqa: PLR0913
         label_column: see :func:`load_examples`.
         labels: see :func:`load_examples`.
         holdout: see :func:`load_examples`.
+        encoding: see :func:`load_examples`.
         limit: training text count, balanced over the classes as far as possible; a smaller sample
             is part of a larger one.
         seed: see :func:`load_examples`.
@@ -808,6 +917,7 @@ def load_splits(  # noqa: PLR0913
         label_column=label_column,
         labels=labels,
         holdout=holdout,
+        encoding=encoding,
         seed=seed,
     )
     splits = {"train": load_split("train")}
@@ -866,11 +976,30 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
         for name, examples in sources.items()
         if examples is not None
     }
+    for name, examples in splits.items():
+        _check_blank_texts(name, examples)
     names = get_label_names(splits["train"])
     _check_training_labels(splits["train"], names)
     for name in splits.keys() - {"train"}:
         _check_evaluation_labels(name, splits[name], names)
     return splits
+
+
+def _check_blank_texts(name: str, examples: "datasets.Dataset") -> None:
+    """Log how many texts of a split are blank, or raise AttnProbeError if all of them are."""
+    n_blank = sum(not text.strip() for text in read_column(examples, "text"))
+    if find_image_column(examples.column_names) is not None or not n_blank:
+        return
+    if n_blank == len(examples):
+        raise AttnProbeError(
+            f"all {n_blank} {name} texts are blank. Choose another column with --text-column."
+        )
+    logger.warning(
+        "%d of %d %s texts are blank; the model reads them as empty texts",
+        n_blank,
+        len(examples),
+        name,
+    )
 
 
 def _check_training_labels(train: "datasets.Dataset", names: list[str]) -> None:

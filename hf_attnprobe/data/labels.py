@@ -38,53 +38,63 @@ class Labels:
         values: one value per text: an int for classes (-1: unlabelled), a float for numbers (NaN:
             unlabelled), an int list for several labels (None: unlabelled).
         names: class names; None if the data has none.
+        lists_all_names: whether ``names`` contains all labels for which the texts were labelled. It
+            is False if these are only the names that occur in lists of names: a label that applies
+            to no text is then missing.
     """
 
     label_type: str
     values: list[Any]
     names: tuple[str, ...] | None = None
+    lists_all_names: bool = True
 
 
 MAX_LABEL_NAMES_IN_MESSAGE = 10
 """Maximum number of label names that are listed in an error message."""
 
 
-def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[str | None]:
+def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[Any]:
     """Convert the cells of a label column to class names.
 
     For example, with the names ("negative", "positive"), the cells 1 and None become "positive" and
     None.
 
     Args:
-        cells: class numbers or class names; None for unlabelled texts.
+        cells: class numbers or class names; None for unlabelled texts; lists if several labels can
+            apply to a text.
         names: class names by number; None if the cells are the names themselves.
 
     Returns:
-        One class name per cell; None for unlabelled texts and for numbers out of range.
+        One class name, or list of names, per cell; None for unlabelled texts and for numbers out of
+        range.
     """
-    if names is None:
-        return [None if cell is None else str(cell) for cell in cells]
-    converted: list[str | None] = []
-    for number in cells:
-        has_name = number is not None and 0 <= number < len(names)
-        converted.append(names[number] if has_name else None)
+    converted: list[Any] = []
+    for cell in cells:
+        if isinstance(cell, list):
+            converted.append(convert_to_names(cell, names))
+        elif names is None:
+            converted.append(None if cell is None else str(cell))
+        else:
+            has_name = cell is not None and 0 <= cell < len(names)
+            converted.append(names[cell] if has_name else None)
     return converted
 
 
 def rename_labels(
-    cells: Sequence[str | None],
+    cells: Sequence[Any],
     pairs: Sequence[str],
-    all_names: Sequence[str | None],
-) -> list[str | None]:
+    all_names: Sequence[Any],
+) -> list[Any]:
     """Rename labels as the option ``--labels`` requests.
 
     Args:
-        cells: one label name per text.
-        pairs: new names as ``old=new``; ``old=`` makes texts with this label unlabelled.
-        all_names: all label names in the data.
+        cells: one label name, or list of names, per text.
+        pairs: new names as ``old=new``; ``old=`` makes texts with this label unlabelled. In a list,
+            it removes the label.
+        all_names: all label names in the data, or lists of them.
 
     Returns:
-        The new name of each text's label.
+        The new name of each text's label, or the list of new names.
 
     Raises:
         AttnProbeError: if the data does not have an old label.
@@ -97,14 +107,22 @@ def rename_labels(
         old_name, equals, new_name = pair.partition("=")
         if equals:
             new_names[old_name] = new_name
-    unknown = sorted(new_names.keys() - set(all_names))
+    present: set[str] = set()
+    for cell in all_names:
+        present.update(cell if isinstance(cell, list) else [] if cell is None else [cell])
+    unknown = sorted(new_names.keys() - present)
     if unknown:
-        present = sorted(name for name in set(all_names) if name is not None)
         raise AttnProbeError(
             f"--labels renames {', '.join(unknown)}, but the data has no such label. Its labels are "
-            f"{', '.join(present[:MAX_LABEL_NAMES_IN_MESSAGE])}."
+            f"{', '.join(sorted(present)[:MAX_LABEL_NAMES_IN_MESSAGE])}."
         )
-    return [None if cell is None else new_names.get(cell, cell) or None for cell in cells]
+
+    def rename(cell: Any) -> Any:
+        if isinstance(cell, list):
+            return [name for name in map(rename, cell) if name is not None]
+        return None if cell is None else new_names.get(cell, cell) or None
+
+    return [rename(cell) for cell in cells]
 
 
 def read_labels(
@@ -234,12 +252,13 @@ def _read_label_lists(
             "are missing. Write [] for a text without any label."
         )
     if items and all(isinstance(item, str) for item in items):
+        lists_all_names = names is not None
         names = names or tuple(sorted(set(items)))
         rows = [
             None if labels is None else sorted(set(_number_labels(labels, names, column)))
             for labels in values
         ]
-        return Labels("several", rows, names)
+        return Labels("several", rows, names, lists_all_names)
     if not all(isinstance(item, int | float) and item == int(item) for item in items):
         raise AttnProbeError(
             f"column {column!r} must contain lists of label names or of whole numbers, got other "
@@ -264,6 +283,15 @@ def _check_not_masks(lists: list[list[Any]], column: str) -> None:
     has_repetitions = any(len(set(labels)) < len(labels) for labels in lists)
     # Lists with only the numbers 0 and 1 are ambiguous if there are exactly two labels.
     are_all_ambiguous = all(len(labels) == 2 and set(labels) == {0, 1} for labels in lists)
+    is_one_hot = len({len(labels) for labels in lists}) == 1 and all(
+        sorted(labels) == [0] * (len(labels) - 1) + [1] for labels in lists
+    )
+    if (has_repetitions or are_all_ambiguous) and is_one_hot:
+        raise AttnProbeError(
+            f"column {column!r} contains one-hot lists such as {lists[0]}. If each text has one class, "
+            f"replace each list by its class number, for example row[{column!r}].index(1). If several "
+            "labels can apply to a text, list the names of its labels, such as ['joy', 'fear']."
+        )
     if has_repetitions or are_all_ambiguous:
         raise AttnProbeError(
             f"column {column!r} seems to contain masks of 0 and 1 instead of lists of labels. List the "
@@ -392,6 +420,11 @@ def read_word_labels(
         AttnProbeError: if a text has more or fewer labels than words, or labels are neither names
             nor whole numbers.
     """
+    # A row without a text has no word labels either.
+    values = [
+        [] if labels is None and not text.strip() else labels
+        for labels, text in zip(values, texts, strict=True)
+    ]
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:

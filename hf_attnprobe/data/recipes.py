@@ -82,6 +82,8 @@ class Recipe:
             look like numbers.
         labels: new label names as ``data=model``.
         holdout: share to use as the test split if there is a single split.
+        encoding: encoding of CSV, TSV, JSON and text files; None for UTF-8, or for the encoding that
+            a file's byte order mark announces.
         name: registered name; "" for other data sets.
         card: facts about a registered data set; None for other data sets.
     """
@@ -105,6 +107,7 @@ class Recipe:
     string_columns: Sequence[str] = ()
     labels: tuple[str, ...] = ()
     holdout: float | None = None
+    encoding: str | None = None
     name: str = ""
     card: DatasetCard | None = field(default=None, compare=False, repr=False)
 

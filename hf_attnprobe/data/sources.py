@@ -4,19 +4,22 @@ import csv
 import difflib
 import errno
 import json
+import logging
+import math
 import os
 import random
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import check_name, check_path
+from hf_attnprobe.core.options import check_name, is_path
 from hf_attnprobe.core.serialization import format_short
-from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, list_columns
+from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, TOKENS_COLUMN, list_columns
+from hf_attnprobe.data.encodings import DEFAULT_ENCODING, find_encoding
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.statistics.sampling import order_by_hash
 
@@ -24,6 +27,8 @@ from hf_attnprobe.statistics.sampling import order_by_hash
 if TYPE_CHECKING:
     import datasets
 
+
+logger = logging.getLogger(__name__)
 
 FILE_FORMATS = {
     ".csv": "csv",
@@ -47,6 +52,8 @@ MAX_EXAMPLE_ID = 2**63 - 1
 """Largest valid example id: the largest 64-bit integer."""
 UNWRITABLE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers of a failed write: full disk, exceeded quota, and read-only file system."""
+ENCODED_CONFIGS = ("CsvConfig", "JsonConfig", "TextConfig")
+"""Names of the builder configurations in ``datasets`` that read text files with an encoding."""
 MAX_CELL_LENGTH = 2**31 - 1
 """Maximum length of a CSV cell, in characters.
 
@@ -83,10 +90,30 @@ def resolve_recipe(dataset: Any, **recipe_fields: Any) -> Recipe:
 
 def _check_path_exists(name: str) -> None:
     """Raise AttnProbeError if a name that looks like a path or a data file does not exist."""
-    check_path("data set", name)
     path = Path(name)
-    if path.suffix.lower() in FILE_FORMATS and not path.exists():
-        raise AttnProbeError(f"the data file {name} does not exist in {Path.cwd()}; check its path")
+    if path.exists():
+        return
+    if path.suffix.lower() in FILE_FORMATS:
+        raise AttnProbeError(
+            f"the data file {name} does not exist{_describe_search(path)}. Check its path."
+        )
+    if is_path(name):
+        raise AttnProbeError(
+            f"the data set {name} does not exist: there is no folder and no file with this "
+            f"path{_describe_search(path)}. Check the path."
+        )
+
+
+def _describe_search(path: Path) -> str:
+    """Return where a missing file was searched, and the existing name that is most similar to it."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f", and neither does the folder {parent}"
+    with suppress(OSError):
+        similar_names = difflib.get_close_matches(path.name, os.listdir(parent), n=1)
+        if similar_names:
+            return f" in {parent.resolve()}, which contains {similar_names[0]}"
+    return f" in {parent.resolve()}"
 
 
 def find_recipe(dataset: str) -> Recipe:
@@ -153,13 +180,36 @@ def open_splits(dataset: Any, split: str, recipe: Recipe) -> "dict[str, datasets
         AttnProbeError: if the data set cannot be loaded.
     """
     if isinstance(dataset, str | os.PathLike | Recipe):
-        return _load_splits(recipe, split)
-    if isinstance(dataset, Mapping) and _holds_splits(dataset):
-        return {
+        splits = _load_splits(recipe, split)
+    elif recipe.encoding is not None:
+        raise AttnProbeError(
+            f"encoding={recipe.encoding!r} is only for files, but the data is in memory. Omit encoding."
+        )
+    elif isinstance(dataset, Mapping) and _holds_splits(dataset):
+        splits = {
             name: _open_single_split(examples, f"split {name!r} of the data set")
             for name, examples in dataset.items()
         }
-    return {recipe.splits.get(split, split): _open_single_split(dataset, "the data set")}
+    else:
+        splits = {recipe.splits.get(split, split): _open_single_split(dataset, "the data set")}
+    return {name: _strip_column_names(examples) for name, examples in splits.items()}
+
+
+def _strip_column_names(examples: "datasets.Dataset") -> "datasets.Dataset":
+    """Remove the white space around column names, so that every format has the same names.
+
+    Raises:
+        AttnProbeError: if two names differ only in white space.
+    """
+    stripped_names = [name.strip() for name in examples.column_names]
+    if len(set(stripped_names)) < len(stripped_names):
+        names = ", ".join(map(repr, examples.column_names))
+        raise AttnProbeError(
+            f"several columns have the same name, apart from spaces around it. Rename one of the "
+            f"columns {names}."
+        )
+    new_names = {name: name.strip() for name in examples.column_names if name != name.strip()}
+    return examples.rename_columns(new_names) if new_names else examples
 
 
 def _open_single_split(dataset: Any, description: str) -> "datasets.Dataset":
@@ -188,13 +238,16 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
         )
     try:
         if is_data_file(path):
-            return {
-                recipe.splits.get(split, split): read_data_file(path, _list_string_columns(recipe))
-            }
+            string_columns = _list_string_columns(recipe)
+            examples = read_data_file(path, string_columns, encoding=recipe.encoding)
+            return {recipe.splits.get(split, split): examples}
         if is_saved_dataset:
+            _check_no_encoding(recipe.encoding, recipe.hub_id)
             loaded = datasets.load_from_disk(path)
         else:
-            loaded = _load_dataset(recipe.hub_id, recipe.config, _list_string_columns(recipe))
+            loaded = _load_dataset(
+                recipe.hub_id, recipe.config, _list_string_columns(recipe), recipe.encoding
+            )
     except AttnProbeError:
         raise
     # datasets, pyarrow, the file system and the network raise many types of exceptions.
@@ -210,7 +263,21 @@ def _list_string_columns(recipe: Recipe) -> set[str]:
     return (STRING_COLUMNS | text_columns | set(recipe.string_columns)) - label_columns
 
 
-def _load_dataset(name: str, config: str | None, string_columns: Collection[str]) -> Any:
+def _check_no_encoding(encoding: str | None, name: str) -> None:
+    """Raise AttnProbeError if an encoding is set for data that are not text files."""
+    if encoding is not None:
+        raise AttnProbeError(
+            f"--encoding is only for CSV, TSV, JSON and text files, but {name} has another format. "
+            "Omit --encoding."
+        )
+
+
+def _load_dataset(
+    name: str,
+    config: str | None,
+    string_columns: Collection[str],
+    encoding: str | None = None,
+) -> Any:
     """Load a data set with ``datasets``, but keep text cells in CSV files unchanged.
 
     By default, ``datasets`` reads a text such as "NA" as a missing value and a text such as "1984"
@@ -222,24 +289,88 @@ def _load_dataset(name: str, config: str | None, string_columns: Collection[str]
     # records the data's fingerprint.
     builder = datasets.load_dataset_builder(name, config)
     config_class = type(builder.config)
+    files: list[Path] = []
+    options: dict[str, Any] = {}
+    if config_class.__name__ in ENCODED_CONFIGS:
+        files = _download_files(builder.config)
+        encoding = _find_common_encoding(name, files, encoding, builder.config.encoding)
+        if encoding != DEFAULT_ENCODING:
+            options["encoding"] = encoding
+    else:
+        _check_no_encoding(encoding, name)
     if config_class.__name__ == "JsonConfig":
-        for file in _download_files(builder.config):
-            _check_json_start(file)
+        if "encoding" in options and options["encoding"].startswith(("utf-16", "utf-32")):
+            raise AttnProbeError(
+                f"the JSON files in {name} are encoded as {encoding}. Save them as UTF-8, or pass a "
+                "single file instead of the folder."
+            )
+        for file in files:
+            _check_json_start(file, encoding or DEFAULT_ENCODING)
+    if config_class.__name__ == "TextConfig":
+        _check_text_files(name, builder.config.data_files or {})
     if config_class.__name__ != "CsvConfig":
-        return datasets.load_dataset(name, config)  # nosec B615
-    options = {**PANDAS_CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
+        return datasets.load_dataset(name, config, **options)  # nosec B615
+    options |= {**PANDAS_CSV_OPTIONS, "converters": dict.fromkeys(string_columns, str)}
     default_config = config_class(sep=builder.config.sep)
     # If the data set's README sets options for pandas, they determine how tables are read, so the
     # header cannot be checked here.
     if builder.config.pd_read_csv_kwargs == default_config.pd_read_csv_kwargs:
         headers = [
-            check_table_fields(file, builder.config.sep) for file in _download_files(builder.config)
+            check_table_fields(file, builder.config.sep, encoding=encoding or DEFAULT_ENCODING)
+            for file in files
         ]
         options["converters"] = {
             column: str for column in chain(*headers) if column.strip() in string_columns
         }
     loaded = datasets.load_dataset(name, config, **options)  # nosec B615
     return {split: _clean_table(examples) for split, examples in loaded.items()}
+
+
+def _find_common_encoding(
+    name: str, files: Sequence[Path], requested: str | None, declared: str | None
+) -> str:
+    """Find the encoding of all files of a data set.
+
+    Args:
+        name: the data set's name, for the error message.
+        files: local paths of the files.
+        requested: encoding that the user named, or None.
+        declared: encoding in the data set's README; None or "utf-8" if it states none.
+
+    Returns:
+        The name of a Python codec.
+
+    Raises:
+        AttnProbeError: if a file cannot be decoded, or the files have different encodings.
+    """
+    if requested is None and declared != "utf-8":
+        requested = declared
+    encodings = {file: find_encoding(file, requested) for file in files}
+    if len(set(encodings.values())) > 1:
+        descriptions = ", ".join(f"{file.name} ({codec})" for file, codec in encodings.items())
+        raise AttnProbeError(
+            f"the files in {name} have different encodings: {descriptions}. Save all of them as UTF-8."
+        )
+    return next(iter(encodings.values()), DEFAULT_ENCODING)
+
+
+def _check_text_files(name: str, files_by_split: Mapping[Any, Sequence[Any]]) -> None:
+    """Check that plain text files have no labels in the names of their folders, and log a warning.
+
+    Each line of a text file is read as a text without a label. The files in folders such as pos and
+    neg would lose their labels.
+    """
+    for split, files in files_by_split.items():
+        folders = sorted({PurePosixPath(Path(file).as_posix()).parent.name for file in files})
+        if len(folders) > 1:
+            raise AttnProbeError(
+                f"the text files of split {str(split)!r} are in the folders {', '.join(folders)}, but "
+                "names of folders are not read as labels. Write the texts to a file such as "
+                f"{split}.csv with the columns text and label."
+            )
+    logger.warning(
+        "%s contains plain text files; each line is read as a text without a label", name
+    )
 
 
 def _download_files(config: Any) -> list[Path]:
@@ -269,10 +400,16 @@ def _explain_load_failure(name: str, error: Exception) -> str:
             f"{name!r} is not a data file with one of the endings {', '.join(FILE_FORMATS)}. Unpack or "
             "convert the file."
         )
+    if Path(name).is_dir():
+        return (
+            f"cannot load the data set in the folder {name!r} ({_shorten_error(error)}). Check that it "
+            "contains data files with one of the endings "
+            f"{', '.join(FILE_FORMATS)}, or a data set that save_to_disk wrote."
+        )
     return (
-        f"cannot load the data set {name!r} ({_shorten_error(error)}). Pass a folder, a data file, a "
-        "Hub id, or a name that `attnprobe datasets` lists. If there is no network, pass NAME=FOLDER "
-        "or set HF_HUB_OFFLINE=1."
+        f"there is no folder or file {name!r}{_describe_search(Path(name))}, and the data set cannot be "
+        f"loaded from the Hugging Face Hub ({_shorten_error(error)}). Pass a folder, a data file, a Hub "
+        "id, or a name that `attnprobe datasets` lists."
     )
 
 
@@ -308,20 +445,64 @@ COLUMN_SEPARATORS = ",;\t|"
 """Characters that can separate the columns in a .csv file."""
 
 
-def detect_separator(path: Path) -> str:
+def detect_separator(path: Path, encoding: str = DEFAULT_ENCODING) -> str:
     """Detect the column separator of a .csv or .tsv file.
 
     It is a tab for .tsv, and otherwise the separator that is most frequent in the header.
+
+    Args:
+        path: the file.
+        encoding: its encoding.
     """
     if path.suffix.lower() == ".tsv":
         return "\t"
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with path.open(encoding=encoding, errors="replace") as file:
         header = file.readline()
     return max(COLUMN_SEPARATORS, key=header.count)
 
 
+MAX_JSON_SIZE_TO_PEEK = 20_000_000
+"""Maximum size, in bytes, of a JSON file that is read only to list its columns."""
+
+
+def list_file_columns(path: Path, encoding: str | None = None) -> list[str] | None:
+    """List the column names of a data file, without reading its rows if possible.
+
+    Args:
+        path: a file with a suffix in ``FILE_FORMATS``.
+        encoding: encoding that the user named, or None.
+
+    Returns:
+        The names without white space around them; None for a large JSON file, whose columns are
+        only known when all rows are read.
+
+    Raises:
+        AttnProbeError: if the file cannot be read.
+    """
+    file_format = FILE_FORMATS[path.suffix.lower()]
+    if file_format == "csv":
+        codec = find_encoding(path, encoding)
+        names = check_table_fields(path, detect_separator(path, codec), encoding=codec)
+    elif file_format == "parquet":
+        import pyarrow.parquet as parquet
+
+        try:
+            names = parquet.read_schema(path).names
+        # The reader of the whole file explains the error.
+        except Exception:
+            return None
+    elif path.stat().st_size > MAX_JSON_SIZE_TO_PEEK:
+        return None
+    else:
+        names = read_data_file(path, encoding=encoding).column_names
+    return [name.strip() for name in names]
+
+
 def read_data_file(
-    path: Path, string_columns: Collection[str] = STRING_COLUMNS
+    path: Path,
+    string_columns: Collection[str] = STRING_COLUMNS,
+    *,
+    encoding: str | None = None,
 ) -> "datasets.Dataset":
     """Read a single data file into memory.
 
@@ -330,49 +511,75 @@ def read_data_file(
     Args:
         path: a file with a suffix in ``FILE_FORMATS``.
         string_columns: columns to read as strings from a CSV or TSV file.
+        encoding: encoding of a CSV, TSV or JSON file; None for UTF-8, or for the encoding that the
+            file's byte order mark announces.
 
     Returns:
         The rows.
 
     Raises:
-        AttnProbeError: if the file has no rows, the rows differ in length, or a column has mixed
-            types.
+        AttnProbeError: if the file cannot be decoded or has no rows, the rows differ in length, or
+            a column has mixed types.
     """
     import datasets
     import pandas as pd
-    import pyarrow.parquet as parquet
 
     file_format = FILE_FORMATS[path.suffix.lower()]
     if file_format == "parquet":
-        examples = datasets.Dataset(parquet.read_table(path))
+        _check_no_encoding(encoding, str(path))
+        examples = datasets.Dataset(_read_parquet(path))
     elif file_format == "json":
-        examples = _read_json(path)
+        examples = _read_json(path, find_encoding(path, encoding), string_columns)
     else:
-        separator = detect_separator(path)
-        header = check_table_fields(path, separator)
+        codec = find_encoding(path, encoding)
+        separator = detect_separator(path, codec)
+        header = check_table_fields(path, separator, encoding=codec)
         converters = {column: str for column in header if column.strip() in string_columns}
-        frame = pd.read_csv(path, sep=separator, converters=converters, **PANDAS_CSV_OPTIONS)
+        options = {"sep": separator, "encoding": codec, "converters": converters}
+        frame = pd.read_csv(path, **options, **PANDAS_CSV_OPTIONS)
         examples = _clean_table(datasets.Dataset.from_pandas(frame, preserve_index=False))
     if not len(examples):
         raise AttnProbeError(f"the data file {path} has no rows")
     return examples
 
 
-def _read_json(path: Path) -> "datasets.Dataset":
+def _read_parquet(path: Path) -> Any:
+    """Read a Parquet file as a pyarrow table."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    if not path.stat().st_size:
+        raise AttnProbeError(f"the data file {path} is empty")
+    try:
+        return parquet.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise AttnProbeError(
+            f"{path} is not a complete Parquet file ({_shorten_error(error)}). Write it again, or "
+            "correct the ending of its name."
+        ) from error
+
+
+def _read_json(
+    path: Path, encoding: str, string_columns: Collection[str] = STRING_COLUMNS
+) -> "datasets.Dataset":
     """Read a JSON file with a list of rows, or with one row per line.
 
     pyarrow is not used, since it converts texts that look like dates, and aborts the process if a
     file starts with null.
     """
-    _check_json_start(path)
-    content = path.read_text(encoding="utf-8-sig")
+    _check_json_start(path, encoding)
+    content = path.read_text(encoding=encoding)
+    rows: Any
     try:
         rows = json.loads(content)
     except json.JSONDecodeError as error:
         if error.msg != "Extra data":
-            raise
-        rows = [json.loads(line) for line in content.split("\n") if line.strip()]
-    examples = _convert_to_split([rows] if isinstance(rows, Mapping) else rows)
+            raise AttnProbeError(_explain_json_error(path, error)) from error
+        rows = _read_json_lines(path, content)
+    if isinstance(rows, Mapping):
+        _check_single_row(path, rows, string_columns)
+        rows = [rows]
+    examples = _convert_to_split(rows)
     if examples is None:
         wrong_row = next(row for row in rows if not isinstance(row, Mapping))
         raise AttnProbeError(
@@ -382,12 +589,63 @@ def _read_json(path: Path) -> "datasets.Dataset":
     return examples
 
 
-def _check_json_start(path: Path) -> None:
+def _read_json_lines(path: Path, content: str) -> list[Any]:
+    """Parse a JSON file with one row per line; a wrong line raises AttnProbeError."""
+    rows = []
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise AttnProbeError(_explain_json_error(path, error, number)) from error
+    return rows
+
+
+def _explain_json_error(path: Path, error: json.JSONDecodeError, line: int | None = None) -> str:
+    """Return an error message with the line and the column at which a file is not valid JSON."""
+    line = error.lineno if line is None else line
+    return (
+        f"{path} is not valid JSON: line {line}, column {error.colno} ({error.msg}). Correct this line. "
+        "Each line must contain one complete object, or the file must contain one list of objects."
+    )
+
+
+def _check_single_row(path: Path, row: Mapping[str, Any], string_columns: Collection[str]) -> None:
+    """Raise AttnProbeError if a JSON file's only object is not a row but contains the rows."""
+    if _holds_columns(row):
+        raise AttnProbeError(
+            f"{path} contains one object per column instead of one per row. If pandas wrote the file, "
+            "use to_json(…, orient='records', lines=True)."
+        )
+    if row.keys() & {*string_columns, TOKENS_COLUMN}:
+        return
+    for name, value in row.items():
+        if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+            raise AttnProbeError(
+                f"{path} contains a single object, and its list {name!r} seems to contain the rows. "
+                f"Save only the list {name!r} as a file."
+            )
+
+
+def _holds_columns(row: Mapping[str, Any]) -> bool:
+    """Return whether an object has the format of ``DataFrame.to_json``, without further options.
+
+    This is an object of columns, each of which is an object with the row names as keys.
+    """
+    columns = [*row.values()]
+    are_objects = bool(columns) and all(isinstance(column, Mapping) for column in columns)
+    return are_objects and all(
+        column and column.keys() == columns[0].keys() and all(key.isdigit() for key in column)
+        for column in columns
+    )
+
+
+def _check_json_start(path: Path, encoding: str = DEFAULT_ENCODING) -> None:
     """Raise AttnProbeError if a JSON file is empty, or does not start with an object or a list.
 
     Some of these files would make pyarrow abort the process.
     """
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
+    with path.open(encoding=encoding, errors="replace") as file:
         nonblank_lines = (line.strip() for line in file if line.strip())
         first_character = next(nonblank_lines, "")[:1]
     if not first_character:
@@ -463,7 +721,9 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
         return _build_from_columns(dataset)
     if not isinstance(dataset, list | tuple):
         return None
-    if dataset and all(isinstance(row, str) for row in dataset):
+    if any(isinstance(row, str) for row in dataset) and all(
+        isinstance(row, str) or _is_missing(row) for row in dataset
+    ):
         return _build_from_columns({"text": list(dataset)})
     if all(isinstance(row, Mapping) for row in dataset):
         names = dict.fromkeys(name for row in dataset for name in row)
@@ -486,7 +746,7 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
             raise AttnProbeError(
                 f"column {name!r} must be a list of values, got {type(values).__name__}"
             )
-        lists[str(name)] = list(values)
+        lists[str(name)] = _replace_missing(list(values))
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
@@ -508,8 +768,24 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
     return datasets.Dataset.from_dict(valid_columns)
 
 
+def _is_missing(value: Any) -> bool:
+    """Return whether a cell is None or NaN, the marks of a missing value in Python and pandas."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _replace_missing(values: list[Any]) -> list[Any]:
+    """Replace NaN by None in a column of strings, as a missing cell of a file is read."""
+    if not any(isinstance(value, str) for value in values):
+        return values
+    return [None if _is_missing(value) else value for value in values]
+
+
 def check_table_fields(
-    path: Path, separator: str, quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL
+    path: Path,
+    separator: str,
+    quoting: Literal[0, 1, 2, 3] = csv.QUOTE_MINIMAL,
+    *,
+    encoding: str = DEFAULT_ENCODING,
 ) -> list[str]:
     """Check that every row in a table has as many fields as the header, and return the header.
 
@@ -520,21 +796,23 @@ def check_table_fields(
         path: the CSV or TSV file.
         separator: the column separator.
         quoting: a quoting constant from the module ``csv``, such as ``csv.QUOTE_MINIMAL``.
+        encoding: the file's encoding.
 
     Returns:
         The column names as written, including white space around them.
 
     Raises:
-        AttnProbeError: if a row has more or fewer fields than the header, or two columns have the
-            same name.
+        AttnProbeError: if a row has more or fewer fields than the header, two columns have the same
+            name, or a .tsv file has no tabs.
     """
     default_limit = csv.field_size_limit(MAX_CELL_LENGTH)
     try:
-        # Invalid UTF-8 is replaced here, since the reader of the table reports it afterwards.
-        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        # Undecodable bytes are replaced here, since the reader of the table reports them.
+        with path.open(encoding=encoding, errors="replace", newline="") as file:
             lines = csv.reader(file, delimiter=separator, quoting=quoting)
             rows = (row for row in lines if len(row) > 1 or "".join(row).strip())
             header = next(rows, [])
+            _check_has_separator(path, separator, header)
             for number, row in enumerate(rows):
                 if len(row) != len(header):
                     raise AttnProbeError(
@@ -552,6 +830,20 @@ def check_table_fields(
             f"{', '.join(names)}."
         )
     return header
+
+
+def _check_has_separator(path: Path, separator: str, header: Sequence[str]) -> None:
+    """Raise AttnProbeError if the header of a .tsv file has other separators instead of tabs."""
+    if separator != "\t" or len(header) != 1:
+        return
+    (only_field,) = header
+    other_separators = [mark for mark in COLUMN_SEPARATORS if mark in only_field]
+    if other_separators:
+        raise AttnProbeError(
+            f"{path} ends in .tsv, so its columns must be separated by tabs, but its header "
+            f"{format_short(only_field)} contains {other_separators[0]!r} and no tab. If this is the "
+            "separator, rename the file so that it ends in .csv."
+        )
 
 
 def split_by_holdout(

@@ -26,6 +26,7 @@ LOADING_FIELDS = (
     "label_column",
     "labels",
     "holdout",
+    "encoding",
 )
 """Fields of :class:`Data` that are passed to :func:`load_examples` as keyword arguments."""
 
@@ -86,6 +87,12 @@ class Data(Options):
         at_most=0.4,
         metavar="SHARE",
     )
+    encoding: str | None = option(
+        None,
+        "encoding of CSV, TSV, JSON and text files, such as latin-1 or cp1252 (default: UTF-8, or the "
+        "one that a file's byte order mark announces, as in Excel's UTF-16)",
+        basic=False,
+    )
     split: str = option("test", "split to test on")
     test_limit: int | None = option(
         None,
@@ -115,6 +122,27 @@ class Data(Options):
 
         options = self._get_reading_options()
         return load_examples(self.dataset, self.split, **options, limit=limit, seed=seed)
+
+    def check_named_columns(self) -> None:
+        """Raise AttnProbeError if the data set or a column that the user named does not exist.
+
+        Only the column names are read.
+        """
+        from hf_attnprobe.data.columns import list_columns
+        from hf_attnprobe.data.examples import check_named_columns
+
+        requested = {
+            f"--{field.name.replace('_', '-')}": list_columns(getattr(self, field.name))
+            for field in fields(self)
+            if field.name.endswith("_column")
+        }
+        check_named_columns(
+            self.dataset,
+            self.split,
+            requested,
+            dataset_config=self.dataset_config,
+            encoding=self.encoding,
+        )
 
     def open_split(self, *, seed: int = 0) -> "OpenedSplit":
         """Open the split that is tested, without reading its texts.

@@ -4,7 +4,7 @@ A multiple-choice model reads a text together with each of its choices as a sepa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from transformers import PreTrainedTokenizerBase
@@ -206,7 +206,16 @@ def tokenize_choices(
             inputs = _stack_choices(row_pairs)
             identity = compute_identity(inputs)
             texts.append(ChoiceText(ids[row], labels[row], inputs, identity=identity))
-    return TokenizedSplit(texts, len(ids) - len(texts), tokenized_pairs.n_truncated)
+    # A question is truncated if any of its pairs is.
+    truncated_ids = frozenset(ids[pair // n_choices] for pair in tokenized_pairs.truncated_ids)
+    return replace(
+        tokenized_pairs,
+        texts=texts,
+        n_empty=len(ids) - len(texts),
+        n_truncated=len(truncated_ids),
+        truncated_ids=truncated_ids,
+        n_half_empty=0,
+    )
 
 
 def _flatten_choices(

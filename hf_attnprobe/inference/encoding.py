@@ -182,11 +182,21 @@ class TokenizedSplit:
         texts: Texts with at least one token, in split order.
         n_empty: Number of texts that were left out because they have no tokens.
         n_truncated: Number of texts that were cut to the model's maximum length.
+        truncated_ids: Ids of these texts.
+        n_tokens_before_cut: Number of tokens that these texts had before they were cut.
+        n_tokens_after_cut: Number of their tokens that the model reads.
+        max_length: Maximum number of tokens that the model reads; None for no limit.
+        n_half_empty: Number of pairs with one text that is blank, which the model reads as empty.
     """
 
     texts: list[Text]
     n_empty: int
     n_truncated: int
+    truncated_ids: frozenset[int] = frozenset()
+    n_tokens_before_cut: int = 0
+    n_tokens_after_cut: int = 0
+    max_length: int | None = None
+    n_half_empty: int = 0
 
 
 class TextModel(Protocol):
@@ -295,7 +305,7 @@ def tokenize(
         )
     segment = _resolve_segment(model, second_strings, segment)
     max_length = model.get_max_length(tokenizer)
-    n_truncated = _count_too_long(tokenizer, ids, strings, second_strings, max_length, truncate)
+    cut_lengths = _find_cut_lengths(tokenizer, ids, strings, second_strings, max_length, truncate)
     has_rationale_columns = bool(RATIONALE_COLUMNS & set(examples.column_names))
     encoded = tokenizer(
         strings,
@@ -341,7 +351,16 @@ def tokenize(
         raise AttnProbeError(
             f"none of the {len(ids)} texts has tokens{suffix}. Check the text column."
         )
-    return TokenizedSplit(texts, n_empty=len(ids) - len(texts), n_truncated=n_truncated)
+    return TokenizedSplit(
+        texts,
+        n_empty=len(ids) - len(texts),
+        n_truncated=len(cut_lengths),
+        truncated_ids=frozenset(cut_lengths),
+        n_tokens_before_cut=sum(cut_lengths.values()),
+        n_tokens_after_cut=len(cut_lengths) * (max_length or 0),
+        max_length=max_length,
+        n_half_empty=_count_half_empty(strings, second_strings),
+    )
 
 
 def get_second_texts(examples: "datasets.Dataset") -> list[str] | None:
@@ -421,21 +440,21 @@ def _check_tokenizer_outputs(inputs: Mapping[str, Any]) -> None:
         )
 
 
-def _count_too_long(
+def _find_cut_lengths(
     tokenizer: PreTrainedTokenizerBase,
     ids: list[int],
     strings: list[str],
     second_strings: list[str] | None,
     max_length: int | None,
     truncate: bool,
-) -> int:
-    """Count the texts that are longer than the model can read.
+) -> dict[int, int]:
+    """Return the length in tokens of each text that is longer than the model can read, by text id.
 
     Raises:
         AttnProbeError: If a text is too long and ``truncate`` is False.
     """
     if max_length is None:
-        return 0
+        return {}
     encoded = tokenizer(strings, second_strings, add_special_tokens=True, verbose=False)
     lengths = [len(token_ids) for token_ids in encoded["input_ids"]]
     too_long = [row for row, length in enumerate(lengths) if length > max_length]
@@ -445,7 +464,17 @@ def _count_too_long(
             f"text {ids[row]} has {lengths[row]} tokens, but the model reads at most "
             f"{max_length}. Shorten the text, or allow truncation."
         )
-    return len(too_long)
+    return {ids[row]: lengths[row] for row in too_long}
+
+
+def _count_half_empty(strings: list[str], second_strings: list[str] | None) -> int:
+    """Count the pairs of texts in which exactly one text is blank."""
+    if second_strings is None:
+        return 0
+    return sum(
+        bool(first.strip()) != bool(second.strip())
+        for first, second in zip(strings, second_strings, strict=True)
+    )
 
 
 def _mark_separators(inputs: dict[str, list[list[int]]], separator_ids: frozenset[int]) -> None:

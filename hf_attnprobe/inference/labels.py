@@ -8,6 +8,7 @@ positions.
 import logging
 import math
 import re
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,11 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.examples import get_label_names, read_class_names
+from hf_attnprobe.data.examples import (
+    are_names_from_lists,
+    get_label_names,
+    read_class_names,
+)
 from hf_attnprobe.functional.predictions import Prediction
 
 
@@ -129,20 +134,63 @@ def convert_class_labels(classes: Sequence[str], examples: "datasets.Dataset") -
         predicted = "a probability, or a number with --predicts number"
     else:
         expected, predicted = "one class per text", "a class"
-    _check_label_types(labels, int, expected, predicted)
+    _check_label_types(examples, int, expected, predicted)
     names = get_label_names(examples)
     model_indices = _match_names(classes, names, has_names)
-    converted = {-1: -1}
-    for label in sorted(set(labels) - {-1}):
-        model_index = model_indices[label]
-        if model_index is None:
-            raise AttnProbeError(
-                f"the data has the label {names[label]!r} ({label}), but the model predicts "
-                f"the {len(classes)} classes {', '.join(classes)}. Use data with these "
-                "classes, or rename the labels with --labels DATA=MODEL."
-            )
-        converted[label] = model_index
-    return [converted[label] for label in labels]
+    present = sorted(set(labels) - {-1})
+    # Without names, a label is the number in the data.
+    present_names = {label: names[label] if has_names else str(label) for label in present}
+    unknown = [name for label, name in present_names.items() if model_indices[label] is None]
+    if unknown:
+        # If one number is renamed, all labels become names, so all of them must be renamed.
+        renamed = unknown if has_names else [*present_names.values()]
+        label_noun = "label" if len(unknown) == 1 else "labels"
+        raise AttnProbeError(
+            f"the data has the {label_noun} {_list_names([*map(repr, unknown)])}, but the model "
+            f"predicts the {len(classes)} classes {_list_names(classes)}. {_advise_on_labels(renamed)}"
+        )
+    converted = {label: model_indices[label] for label in present}
+    # The number −1 stands for a text without a label.
+    return [-1 if label == -1 else converted[label] for label in labels]
+
+
+MAX_NAMES_IN_MESSAGE = 20
+"""Maximum number of class names that are listed in an error message."""
+
+
+MAX_RENAMED_IN_MESSAGE = 5
+"""Maximum number of labels whose renaming an error message writes out."""
+
+
+def _list_names(names: Sequence[str]) -> str:
+    """Return class names as one string, without the last ones if there are many."""
+    listed_names = ", ".join(names[:MAX_NAMES_IN_MESSAGE])
+    return listed_names if len(names) <= MAX_NAMES_IN_MESSAGE else f"{listed_names}, …"
+
+
+def _advise_on_labels(names: Sequence[str]) -> str:
+    """Return advice for labels of the data, some of which are no classes of the model."""
+    if all(re.fullmatch(r"-?\d+,\d+", name) for name in names):
+        return "These seem to be numbers with decimal commas. Write them with decimal points."
+    if any(map(is_list_in_cell, names)):
+        return (
+            "A cell seems to contain a list of labels or a one-hot list. Write one class in each "
+            "cell, by its name or number."
+        )
+    pairs = " ".join(shlex.quote(f"{name}=CLASS") for name in names[:MAX_RENAMED_IN_MESSAGE])
+    return (
+        "Use data with these classes, or rename the labels to these classes with "
+        f"--labels {pairs}{' …' if len(names) > MAX_RENAMED_IN_MESSAGE else ''}."
+    )
+
+
+def is_list_in_cell(name: str) -> bool:
+    """Return whether a label name looks like several labels in one cell, such as "toxic, insult".
+
+    >>> is_list_in_cell("[0, 1]"), is_list_in_cell("toxic; insult"), is_list_in_cell("toxic")
+    (True, True, False)
+    """
+    return name.startswith("[") or any(mark in name for mark in ",;|")
 
 
 def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) -> list[int | None]:
@@ -182,6 +230,39 @@ def _match_names(classes: Sequence[str], names: Sequence[str], has_names: bool) 
     return matches
 
 
+def list_number_matches(prediction: Prediction, examples: "datasets.Dataset") -> dict[str, str]:
+    """List the model's class for each label of the data, if names had to be matched by number.
+
+    Args:
+        prediction: The model's prediction type and its outcomes.
+        examples: The examples.
+
+    Returns:
+        The model's names by the data's names; empty if a label has the name of a class, or if
+        neither the data nor the model has names other than numbers.
+    """
+    column, classes = {
+        "classes": ("label", prediction.outcomes),
+        "labels": ("label", prediction.parts),
+        "tags": ("word_labels", prediction.outcomes),
+    }.get(prediction.kind, ("", ()))
+    if column not in examples.column_names:
+        return {}
+    names = read_class_names(examples.features[column])
+    model_names = [name.strip().casefold() for name in classes]
+    data_names = [name.strip().casefold() for name in names or map(str, range(len(classes)))]
+    has_common_names = names is not None and bool({*model_names} & {*data_names})
+    has_only_numbers = all(map(NUMBERED_CLASS_NAME.fullmatch, [*model_names, *data_names]))
+    if has_common_names or has_only_numbers:
+        return {}
+    indices = _match_names(classes, names or data_names, names is not None)
+    return {
+        name: classes[index]
+        for name, index in zip(names or data_names, indices, strict=True)
+        if index is not None
+    }
+
+
 def _check_unique_names(
     classes: Sequence[str], model_names: Sequence[str], data_names: Sequence[str]
 ) -> None:
@@ -207,12 +288,12 @@ def _check_unique_names(
 
 
 def _check_label_types(
-    labels: Sequence[Any], label_type: type, expected: str, predicted: str
+    examples: "datasets.Dataset", label_type: type, expected: str, predicted: str
 ) -> None:
     """Check that all labels have a type that suits the model.
 
     Args:
-        labels: The labels; None for texts without a label.
+        examples: The examples; a label is None for texts without a label.
         label_type: Python type of a suitable label.
         expected: Description of a suitable label, for the error message.
         predicted: Description of the model's prediction, for the error message.
@@ -220,14 +301,34 @@ def _check_label_types(
     Raises:
         AttnProbeError: If a label has another type.
     """
-    for row, label in enumerate(labels):
-        if label is not None and not isinstance(label, label_type):
-            description = "several labels" if isinstance(label, list) else repr(label)
-            raise AttnProbeError(
-                f"expected {expected} as label, because the model predicts {predicted}, but "
-                f"row {row} has {description}. Use data for this task, or name another "
-                "column with --label-column."
-            )
+    ids, labels = read_column(examples, "example_id"), read_column(examples, "label")
+    class_names = read_class_names(examples.features["label"])
+    for example_id, label in zip(ids, labels, strict=True):
+        # The number −1 stands for a missing class.
+        if label is None or label == -1 or isinstance(label, label_type):
+            continue
+        advice = "Use data for this task, or name another column with --label-column."
+        if isinstance(label, list):
+            description = "several labels"
+        elif class_names is not None:
+            description = f"the label {class_names[label]!r}"
+            if label_type is list:
+                advice = (
+                    "Write lists of label names in a JSON file, such as "
+                    f"{_split_cell(class_names[label])}. Alternatively, store one column of 0 and 1 "
+                    "per label, and name these columns with --label-column."
+                )
+        else:
+            description = f"the label {label}"
+        raise AttnProbeError(
+            f"expected {expected} as label, because the model predicts {predicted}, but "
+            f"text {example_id} has {description}. {advice}"
+        )
+
+
+def _split_cell(name: str) -> list[str]:
+    """Split a cell such as "toxic, insult" into the label names that it contains."""
+    return [part.strip() for part in re.split(r"[,;|]", name.strip("[]")) if part.strip()]
 
 
 def _check_no_text_labels(
@@ -243,13 +344,13 @@ def _check_no_text_labels(
     Raises:
         AttnProbeError: If a text has a single label.
     """
-    labels = read_column(examples, "label")
-    _check_label_types(labels, int, expected, prediction.name)
-    labelled_row = next((row for row, label in enumerate(labels) if label >= 0), None)
-    if labelled_row is not None:
+    _check_label_types(examples, int, expected, prediction.name)
+    ids, labels = read_column(examples, "example_id"), read_column(examples, "label")
+    labelled_ids = [example_id for example_id, label in zip(ids, labels, strict=True) if label >= 0]
+    if labelled_ids:
         raise AttnProbeError(
             f"expected {expected}, because the model predicts {prediction.name}, "
-            f"but row {labelled_row} has one label for the whole text. Use data for this "
+            f"but text {labelled_ids[0]} has one label for the whole text. Use data for this "
             "task, or remove the labels."
         )
 
@@ -260,16 +361,16 @@ def _convert_choice_labels(prediction: Prediction, examples: "datasets.Dataset")
     The index is −1 for questions without a label. An index out of range raises AttnProbeError.
     """
     labels = read_column(examples, "label")
-    _check_label_types(labels, int, "the number of the right choice", prediction.name)
+    _check_label_types(examples, int, "the number of the right choice", prediction.name)
     # Without this column, the examples are pairs of a text and a single choice.
     if "choices" not in examples.column_names:
         return labels
-    choices = read_column(examples, "choices")
-    for row, (label, row_choices) in enumerate(zip(labels, choices, strict=True)):
+    ids, choices = read_column(examples, "example_id"), read_column(examples, "choices")
+    for example_id, label, row_choices in zip(ids, labels, choices, strict=True):
         if label >= len(row_choices):
             raise AttnProbeError(
                 f"expected the number of a choice as label (0 to {len(row_choices) - 1}, or "
-                f"-1 if there is no label), but row {row} has {label}. Correct the label."
+                f"-1 if there is no label), but text {example_id} has {label}. Correct the label."
             )
     return labels
 
@@ -279,14 +380,15 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
 
     Returns:
         For each text, a list with 1 for labels that apply, 0 for labels that do not apply, and −1
-        for unknown labels. A label is unknown if it does not occur in the data, or if the text has
-        no list of labels.
+        for unknown labels. All labels are unknown if the text has no list of labels. If the data
+        names the labels for which its texts were labelled, as columns do, the other labels of the
+        model are unknown too.
     """
     labels = read_column(examples, "label")
     n_labels = len(prediction.parts)
     if all(isinstance(label, int) and label < 0 for label in labels):
         return [[-1] * n_labels for _ in labels]
-    _check_label_types(labels, list, "a list of the labels that apply", prediction.name)
+    _check_label_types(examples, list, "a list of the labels that apply", prediction.name)
     class_names = read_class_names(examples.features["label"])
     data_names = class_names or [f"LABEL_{index}" for index in range(n_labels)]
     model_indices = _match_names(prediction.parts, data_names, class_names is not None)
@@ -294,21 +396,38 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
     if not matched_indices:
         raise AttnProbeError(
             f"the data has labels {', '.join(data_names[:5])}, but the model predicts "
-            f"{', '.join(prediction.parts)}. Use data with the labels of the model."
+            f"{_list_names(prediction.parts)}. Use data with the labels of the model, or rename the "
+            "labels with --labels DATA=MODEL."
         )
-    rows = []
-    for row, row_labels in enumerate(labels):
+    # Lists of names are complete: they name all labels of the model that apply to a text.
+    known_indices: Sequence[int] = range(n_labels)
+    if class_names is not None and not are_names_from_lists(examples.features["label"]):
+        known_indices = matched_indices
+        unknown_names = [
+            name for index, name in enumerate(prediction.parts) if index not in matched_indices
+        ]
+        if unknown_names:
+            logger.warning(
+                "the data has no column or name for %d of the model's %d labels (%s); the texts count "
+                "as unlabelled for them",
+                len(unknown_names),
+                n_labels,
+                _list_names(unknown_names),
+            )
+    ids, rows = read_column(examples, "example_id"), []
+    for example_id, row_labels in zip(ids, labels, strict=True):
         values = [-1] * n_labels
         if row_labels is not None:
-            for index in matched_indices:
+            for index in known_indices:
                 values[index] = 0
         for label in row_labels or ():
             model_index = model_indices[label] if label < len(model_indices) else None
             if model_index is None:
                 name = repr(class_names[label]) if class_names else label
                 raise AttnProbeError(
-                    f"row {row} has the label {name}, but the model predicts the labels "
-                    f"{', '.join(prediction.parts)}. Use data with the labels of the model."
+                    f"text {example_id} has the label {name}, but the model predicts the labels "
+                    f"{_list_names(prediction.parts)}. Use data with the labels of the model, or "
+                    "rename the labels with --labels DATA=MODEL."
                 )
             values[model_index] = 1
         rows.append(values)
@@ -318,7 +437,7 @@ def _convert_label_sets(prediction: Prediction, examples: "datasets.Dataset") ->
 def _convert_numbers(prediction: Prediction, examples: "datasets.Dataset") -> list[float]:
     """Convert labels to numbers, with NaN for texts without a label."""
     labels = read_column(examples, "label")
-    _check_label_types(labels, int | float, "a number", "a number")  # type: ignore[arg-type]
+    _check_label_types(examples, int | float, "a number", "a number")  # type: ignore[arg-type]
     if hasattr(examples.features["label"], "names"):
         names = ", ".join(get_label_names(examples)[:5])
         raise AttnProbeError(
@@ -369,16 +488,17 @@ def _convert_masked_words(
         One token id per text; −1 if the text has no label, or if its word is not a single token.
     """
     labels = read_column(examples, "label")
-    _check_label_types(labels, int, "one word per text", "a masked word")
-    _check_masks(labels, tokenizer, inputs["input_ids"])
+    _check_label_types(examples, int, "one word per text", "a masked word")
+    ids = read_column(examples, "example_id")
+    _check_masks(ids, labels, tokenizer, inputs["input_ids"])
     if not hasattr(examples.features["label"], "names"):
-        numbered_row = next((row for row, label in enumerate(labels) if label >= 0), None)
-        if numbered_row is not None:
-            raise AttnProbeError(
-                "expected a word as label, because the model predicts a masked word, but "
-                f"row {numbered_row} has the number {labels[numbered_row]}. Replace the "
-                "number with the word, or remove the labels."
-            )
+        for example_id, label in zip(ids, labels, strict=True):
+            if label >= 0:
+                raise AttnProbeError(
+                    "expected a word as label, because the model predicts a masked word, but "
+                    f"text {example_id} has the number {label}. Replace the number with the word, or "
+                    "remove the labels."
+                )
         return labels
     word_ids = []
     for name in get_label_names(examples):
@@ -396,22 +516,23 @@ def _convert_masked_words(
 
 
 def _check_masks(
+    ids: Sequence[int],
     labels: Sequence[int],
     tokenizer: PreTrainedTokenizerBase,
     input_ids: Sequence[Sequence[int]],
 ) -> None:
     """Check that every text has a mask token, and exactly one if it has a label."""
-    for row, (label, ids) in enumerate(zip(labels, input_ids, strict=True)):
-        n_masks = list(ids).count(tokenizer.mask_token_id)
+    for example_id, label, token_ids in zip(ids, labels, input_ids, strict=True):
+        n_masks = list(token_ids).count(tokenizer.mask_token_id)
         if n_masks == 0:
             raise AttnProbeError(
-                f"expected the mask token {tokenizer.mask_token!r} in every text, but row "
-                f"{row} has none. Replace the word to predict with the mask token, or "
+                f"expected the mask token {tokenizer.mask_token!r} in every text, but text "
+                f"{example_id} has none. Replace the word to predict with the mask token, or "
                 "shorten the text if its end was cut off."
             )
         if n_masks > 1 and label >= 0:
             raise AttnProbeError(
-                f"expected one mask token in a labelled text, but row {row} has {n_masks}. "
+                f"expected one mask token in a labelled text, but text {example_id} has {n_masks}. "
                 "Mask one word per text, or remove the labels."
             )
 
@@ -441,6 +562,7 @@ def _convert_tags(
     model_indices = None
     if names is not None:
         model_indices = _match_names(prediction.outcomes, names, has_names=True)
+    ids = read_column(examples, "example_id")
     texts, tags = read_column(examples, "text"), read_column(examples, "word_labels")
     inputs["labelled"], rows = [], []
     for row, token_spans in enumerate(offsets):
@@ -453,10 +575,10 @@ def _convert_tags(
                 continue
             labelled[position] = 1
             tag = remaining_tags.pop(word_start)
-            row_tags.append(_convert_tag(prediction, names, model_indices, tag, row))
+            row_tags.append(_convert_tag(prediction, names, model_indices, tag, ids[row]))
         if not row_tags and texts[row].strip():
             raise AttnProbeError(
-                f"expected a labelled word in every text, but row {row} has none in the part "
+                f"expected a labelled word in every text, but text {ids[row]} has none in the part "
                 "that the model reads. Leave out this text."
             )
         inputs["labelled"].append(labelled)
@@ -490,7 +612,7 @@ def _convert_tag(
     names: Sequence[str] | None,
     model_indices: list[int | None] | None,
     tag: int,
-    row: int,
+    example_id: int,
 ) -> int:
     """Convert one tag from the data to the model's tag index.
 
@@ -499,7 +621,7 @@ def _convert_tag(
         names: Names of the data's tags; None if tags are the model's indices.
         model_indices: The model's index for each tag in the data; None if they are the same.
         tag: The data's tag.
-        row: Row of the text, for the error message.
+        example_id: Id of the text, for the error message.
 
     Returns:
         The model's tag index.
@@ -508,8 +630,8 @@ def _convert_tag(
     if model_index is None or model_index >= len(prediction.outcomes):
         description = tag if names is None else repr(names[tag])
         raise AttnProbeError(
-            f"row {row} has the tag {description}, but the model predicts the tags "
-            f"{', '.join(prediction.outcomes)}. Use data with the tags of the model."
+            f"text {example_id} has the tag {description}, but the model predicts the tags "
+            f"{_list_names(prediction.outcomes)}. Use data with the tags of the model."
         )
     return model_index
 
@@ -526,10 +648,11 @@ def _convert_answer_spans(
         Positions of the first and last token in every answer; −1 for answers that are unknown or
         were cut off.
     """
-    for row, segments in enumerate(inputs["segment_ids"]):
+    ids = read_column(examples, "example_id")
+    for example_id, segments in zip(ids, inputs["segment_ids"], strict=True):
         if 1 not in segments:
             raise AttnProbeError(
-                f"expected a context for every question, but row {row} has an empty context. "
+                f"expected a context for every question, but text {example_id} has an empty context. "
                 "Leave out this question."
             )
     if offsets is None:

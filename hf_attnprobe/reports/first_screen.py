@@ -65,11 +65,11 @@ NO_OWN_ANSWER_REASON = (
 """Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
-PRIMARY_SENTENCES = ("time", "accuracy", "own", "audited")
+PRIMARY_SENTENCES = ("time", "texts", "accuracy", "own", "audited")
 """Keys of the sentences that a page displays before the example texts.
 
-They contain the time limit, the model's accuracy, and what was audited. The other sentences follow
-after the texts.
+They contain the time limit, the texts that were cut or left out, the model's accuracy, and what was
+audited. The other sentences follow after the texts.
 """
 
 SECONDARY_TITLE = "What else was measured"
@@ -93,6 +93,9 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     sentences |= {
         "heads": describe_important_heads(report),
         "time": _describe_time_limit(report),
+        "texts": " ".join(
+            f"{sentence}." for sentence in describe_text_losses(report.provenance, report.n)
+        ),
         **_describe_predictions(report),
         "audited": _describe_subject(report),
     }
@@ -140,6 +143,38 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     if isinstance(advice, CodeBlock):
         return NextStep("Run this command:", advice.text)
     return NextStep(advice) if advice else None
+
+
+def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
+    """Describe how many texts were left out because they are blank, and how much of others was cut.
+
+    Args:
+        provenance: The report's record of its model, data and options.
+        n_texts: Number of audited texts.
+
+    Returns:
+        Sentences without a full stop; empty if all texts were read completely.
+
+    >>> counts = {"truncated": 2, "truncated_tokens": 4000, "truncated_tokens_read": 1024}
+    >>> describe_text_losses({**counts, "max_length": 512}, 30)
+    ['2 of 30 texts were cut to 512 tokens; 26% of their tokens were read']
+    """
+    sentences = []
+    n_empty = provenance.get("skipped_empty", 0)
+    if n_empty:
+        verb = "is" if n_empty == 1 else "are"
+        sentences.append(f"{n_empty} of {n_texts + n_empty} texts {verb} blank and left out")
+    n_truncated, n_tokens = provenance.get("truncated", 0), provenance.get("truncated_tokens", 0)
+    if n_truncated and n_tokens:
+        share = provenance["truncated_tokens_read"] / n_tokens
+        # A text that was cut was not read completely.
+        percentage = "less than 1%" if share < 0.01 else f"{min(share, 0.99):.0%}"
+        verb, whose = ("was", "its") if n_truncated == 1 else ("were", "their")
+        sentences.append(
+            f"{n_truncated} of {n_texts} texts {verb} cut to {provenance['max_length']} tokens; "
+            f"{percentage} of {whose} tokens were read"
+        )
+    return sentences
 
 
 def explain_verdict(report: AuditResult) -> str:

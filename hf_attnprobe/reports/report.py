@@ -447,7 +447,7 @@ def format_page_line(folder: str | Path | None) -> str:
 #     attnprobe report job/share-*
 
 
-SUMMED_COUNTS = ("truncated", "skipped_empty")
+SUMMED_COUNTS = ("truncated", "truncated_tokens", "truncated_tokens_read", "skipped_empty")
 """Keys of the numbers of truncated and skipped texts in the provenance.
 
 These numbers are added up when the shares of an audit are joined.
@@ -538,7 +538,13 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     provenances = [share.provenance for share in shares]
     counts = {}
     for name in SUMMED_COUNTS:
-        counts[name] = sum(provenance[name] for provenance in provenances)
+        counts[name] = sum(provenance.get(name, 0) for provenance in provenances)
+    # A share without truncated texts does not record the maximum length.
+    max_lengths = [
+        provenance["max_length"] for provenance in provenances if "max_length" in provenance
+    ]
+    if max_lengths:
+        counts["max_length"] = max(max_lengths)
     n_texts = sum(share.n for share in shares)
     # The proportion of unknown tokens is a mean over texts, so larger shares have more weight.
     unknown_sum = sum(share.n * share.provenance["unknown_tokens"] for share in shares)

@@ -110,6 +110,9 @@ class Provenance(TypedDict, total=False):
         unit_of_number: Unit in which a regression model predicts.
         skipped_empty: Number of texts without tokens, which were skipped.
         truncated: Number of texts that were cut because they are too long for the model.
+        truncated_tokens: Number of tokens of these texts before they were cut.
+        truncated_tokens_read: Number of tokens of these texts that the model read.
+        max_length: Maximum number of tokens that the model reads; only if texts were cut.
         unknown_tokens: Share of tokens that are not in the vocabulary.
         notes: Remarks for the report.
     """
@@ -134,6 +137,9 @@ class Provenance(TypedDict, total=False):
     unit_of_number: str
     skipped_empty: int
     truncated: int
+    truncated_tokens: int
+    truncated_tokens_read: int
+    max_length: int
     unknown_tokens: float
     notes: tuple[str, ...]
 

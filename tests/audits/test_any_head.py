@@ -114,7 +114,6 @@ UNREAD = changed("tags", ner_tags=lambda k, row: [-100 * (k == 3)] * len(row["to
 TWO_CHOICES = changed("choice", choices=lambda k, row: row["choices"][: 3 - (k == 4)])
 BAD = [
     # pairs
-    ("classes", changed("classes", hypothesis=None), {}, "row 0 has a cell of type NoneType"),
     (
         "classes",
         changed("classes", premise="", hypothesis=""),
@@ -143,12 +142,12 @@ BAD = [
     ("classes", DATA["classes"], {"target": -1}, "from 0 to 2, got -1"),
     # labels of another kind
     ("classes", DATA["number"], {}, "expected one class per text"),
-    ("classes", DATA["labels"], {}, "row 0 has several labels"),
+    ("classes", DATA["labels"], {}, "text 0 has several labels"),
     ("classes", changed("classes", label=-7), {}, "labels must be numbers from 0 to"),
     ("labels", DATA["classes"], {}, "expected a list of the labels that apply"),
-    ("labels", changed("labels", labels=[0, 7]), {}, "row 0 has the label 7"),
+    ("labels", changed("labels", labels=[0, 7]), {}, "text 0 has the label 7"),
     ("labels", changed("labels", labels=lambda k, row: [0] * (k + 1)), {}, "masks of 0 and 1"),
-    ("labels", changed("labels", labels=["toxic", "odd"]), {}, "row 0 has the label 'odd'"),
+    ("labels", changed("labels", labels=["toxic", "odd"]), {}, "text 0 has the label 'odd'"),
     ("number", changed("number", label="good"), {}, "expected numbers as labels"),
     ("number", DATA["labels"], {}, "expected a number as label"),
     ("number", changed("number", label=1.5), {}, "missing or all equal"),
@@ -160,9 +159,9 @@ BAD = [
         "row 0 has 7 words and 9 labels",
     ),
     ("tags", changed("tags", ner_tags=lambda k, r: ["X"] * len(r["tokens"])), {}, "'X'"),
-    ("tags", UNREAD, {}, "row 3 has none in the part that the model reads"),
+    ("tags", UNREAD, {}, "text 3 has none in the part that the model reads"),
     ("span", DATA["number"], {}, "expected a context for every question"),
-    ("span", spans(context=""), {}, "row 0 has an empty context"),
+    ("span", spans(context=""), {}, "text 0 has an empty context"),
     ("span", DATA["classes"], {}, "expected the position of the answer"),
     ("span", spans(answer_start="0", answer_end="4"), {}, "got '0' to '4'"),
     ("span", spans(answer_start=0.5, answer_end=2.5), {}, "got 0.5 to 2.5"),
@@ -177,15 +176,15 @@ BAD = [
         "choice",
         changed("choice", label=7),
         {},
-        "0 to 2, or -1 if there is no label), but row 0 has 7",
+        "0 to 2, or -1 if there is no label), but text 0 has 7",
     ),
-    ("choice", changed("choice", label=0.5), {}, "row 0 has 0.5"),
+    ("choice", changed("choice", label=0.5), {}, "text 0 has the label 0.5"),
     ("choice", TWO_CHOICES, {}, "text 4 has 2"),
     ("choice", DATA["classes"], {}, "needs a column 'choices'"),
-    ("words", DATA["number"], {}, "has 0.0"),
-    ("words", changed("words", text="a film"), {}, "row 0 has none. Replace the word to predict"),
-    ("words", changed("words", text="[MASK] film [MASK]"), {}, "row 0 has 2"),
-    ("words", changed("words", label=1), {}, "row 0 has the number 1"),
+    ("words", DATA["number"], {}, "has the label 0.0"),
+    ("words", changed("words", text="a film"), {}, "text 0 has none. Replace the word to predict"),
+    ("words", changed("words", text="[MASK] film [MASK]"), {}, "text 0 has 2"),
+    ("words", changed("words", label=1), {}, "text 0 has the number 1"),
 ]
 
 

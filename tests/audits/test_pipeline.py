@@ -5,8 +5,9 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
-from hf_attnprobe import Answers, AuditOptions, Permutation, audit
+from hf_attnprobe import Answers, AuditOptions, Permutation, audit, build_tokenizer
 from hf_attnprobe.audits import runner as sweeps
 from hf_attnprobe.audits.cost_model import CostModel, Step
 from hf_attnprobe.audits.pipeline import AuditEstimate, estimate_audit
@@ -146,3 +147,79 @@ def test_batches_by_measured_memory_fill_the_budget_and_stay_within(
 
 def test_an_estimate_refuses_what_an_audit_refuses(checkpoint, reviews_folder):
     refused("unknown test", estimate_audit, checkpoint, reviews_folder, ["shuffling"])
+
+
+# --- Texts that are cut or left out, and labels in a doubtful order ---------------------
+
+
+FEW = [Permutation(n_permutations=2)]
+WORDS = [
+    "dull",
+    "fine",
+    "long",
+    "odd",
+    "calm",
+    "loud",
+    "dark",
+    "warm",
+    "cold",
+    "slow",
+    "fast",
+    "rare",
+]
+WHOLE = AuditOptions(single_heads=False, shown_texts=0)
+
+
+def audit_rows(rows, names=("negative", "positive"), **options):
+    """Audit a BERT with a length of 8 tokens that predicts the last class for every text."""
+    tokenizer = build_tokenizer([row["text"] or "" for row in rows])
+    model = tiny_models.bert(
+        tokenizer, max_position_embeddings=8, id2label=dict(enumerate(names)), **options
+    )
+    with torch.no_grad():
+        model.classifier.bias += torch.arange(len(names)) * 15.0
+    return audit(model, rows, FEW, options=WHOLE, tokenizer=tokenizer, progress=False)
+
+
+def test_cut_and_blank_texts_are_counted_on_the_first_screen_and_on_stderr(caplog):
+    texts = ["a film " * 20, "a dull plot", None, "b film " * 10, "", " "]
+    report = audit_rows([{"text": text, "label": 1} for text in texts])
+    lengths = [len(text.split()) + 2 for text in (texts[0], texts[3])]
+    share = 16 / sum(lengths)
+    sentences = [
+        "3 of 6 texts are blank and left out",
+        f"2 of 3 texts were cut to 8 tokens; {share:.0%} of their tokens were read",
+    ]
+    assert [r.getMessage() for r in caplog.records if "texts" in r.getMessage()][:2] == sentences
+    first_screen = " ".join(str(report).split())
+    assert all(f"{sentence}." in first_screen for sentence in sentences)
+    assert report.provenance["truncated_tokens"] == sum(lengths)
+
+
+ORDERS = {
+    "data has names": (["good", "bad"], ("LABEL_0", "LABEL_1"), "'bad' as 'LABEL_0'"),
+    "model has names": ([0, 1], ("negative", "positive"), "'0' as 'negative'"),
+    "numbers as names": (["LABEL_0", "LABEL_1"], ("no", "yes"), "'LABEL_0' as 'no'"),
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_labels_matched_by_number_below_chance_are_questioned(name, caplog):
+    labels, classes, match = ORDERS[name]
+    # The model predicts the class with the last number, which is the second label by name.
+    wrong = sorted(labels, key=str)[0]
+    right = sorted(labels, key=str)[1]
+    rows = [{"text": f"a {WORDS[k]} film", "label": wrong if k < 8 else right} for k in range(12)]
+    report = audit_rows(rows, classes)
+    (question,) = [note for note in report.notes if note.startswith("Labels: ")]
+    assert match in question and "only 33% are predicted, which is less than chance" in question
+    assert "Is this order right?" in question and question.removeprefix("Labels: ") in caplog.text
+    assert "Is this order right?" in report.to_markdown()
+    caplog.clear()
+    reverse = [{**row, "label": right if row["label"] == wrong else wrong} for row in rows]
+    assert not any(note.startswith("Labels") for note in audit_rows(reverse, classes).notes)
+
+
+def test_labels_matched_by_name_are_not_questioned():
+    rows = [{"text": f"a {WORDS[k]} film", "label": "no" if k < 8 else "yes"} for k in range(12)]
+    assert not any(note.startswith("Labels") for note in audit_rows(rows, ("no", "yes")).notes)

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -151,16 +152,23 @@ def test_objects_that_are_no_model_to_audit(make_model, tokenizer):
 
 def test_no_data_there(refused_audit, tmp_path):
     place = tmp_path / "nothing"
-    assert f"expected a data set at {place}, which does not exist" in refused_audit(dataset=place)
+    line = refused_audit(dataset=place)
+    assert f"{place} does not exist: there is no folder and no file with this path" in line
     assert "the data file nosuch.csv does not exist in" in refused_audit(dataset="nosuch.csv")
     line = refused_audit(dataset="nosuch")
-    assert "If there is no network, pass NAME=FOLDER or set HF_HUB_OFFLINE=1" in line
+    assert (
+        f"there is no folder or file 'nosuch' in {Path.cwd()}, and the data set cannot be" in line
+    )
     (tmp_path / "none.csv").touch()
     line = refused_audit(dataset=tmp_path / "none.csv")
     assert f"the data file {tmp_path / 'none.csv'} is empty" in line
     (tmp_path / "empty").mkdir()
-    assert "cannot load the data set" in refused_audit(dataset=tmp_path / "empty")
-    assert "cannot load the data set" in refused_audit("--dataset-config", "large")
+    (tmp_path / "nearby").mkdir()
+    line = refused_audit(dataset=tmp_path / "nearbi")
+    assert f"in {tmp_path.resolve()}, which contains nearby. Check the path" in line
+    assert "cannot load the data set in the folder" in refused_audit(dataset=tmp_path / "empty")
+    line = refused_audit("--dataset-config", "large")
+    assert "cannot load the data set in the folder" in line
 
 
 BAD_DATA = [
@@ -172,10 +180,6 @@ BAD_DATA = [
     (
         [{"text": ["a", "b"], "label": 0}],
         "column 'text' must contain strings, but row 0 has a cell of type list",
-    ),
-    (
-        [*ROWS, {"text": None, "label": 1}],
-        "must contain strings, but row 2 has a cell of type NoneType",
     ),
     (
         [{"text": "a film", "label": 0.5}],
@@ -446,10 +450,10 @@ EMPTY = [{"text": t, "label": k} for k, t in enumerate(("", " "))]
 NO_TEXT = [{"text": "", "label": 1}, {"text": None, "label": 0}]
 BAD_SPLITS = [
     ({"train": ROWS}, "has no validation split"),
-    ({"validation": ROWS}, "the data set has no split 'train'; choose one of validation"),
+    ({"validation": ROWS}, "the data set has no split 'train'. Choose one of validation"),
     ({"train": ROWS[:1], "validation": ROWS}, "labelled texts of each class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
-    ({"train": ROWS, "validation": NO_TEXT}, "row 1 has a cell of type NoneType"),
+    ({"train": ROWS, "validation": NO_TEXT}, "all 2 validation texts are blank. Choose another"),
     (
         {"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]},
         "the validation texts must have the same classes",
@@ -459,7 +463,7 @@ BAD_SPLITS = [
         {"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]},
         "the test texts must have the same classes",
     ),
-    ({"train": EMPTY, "validation": ROWS}, "none of the 0 different words"),
+    ({"train": EMPTY, "validation": ROWS}, "all 2 train texts are blank"),
 ]
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import jsonschema
+import pandas as pd
 import pytest
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -202,3 +203,27 @@ def test_every_help_ends_in_an_example_that_is_understood(cli):
         program, *words = example.split()
         assert program == "attnprobe" and build_parser().parse_args(words).command == name
     assert cli("--help").out.startswith("usage: attnprobe COMMAND [FLAG ...]\n")
+
+
+IMPORT_CHECK = """
+import sys
+from hf_attnprobe.cli import main
+code = main(sys.argv[1:])
+print(code, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet", "t.jsonl"])
+def test_a_wrong_column_is_reported_before_torch_is_imported(name, run_python, tmp_path):
+    frame = pd.DataFrame({"Review": ["a", "b"], "label": [0, 1]})
+    path = tmp_path / name
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    command = ["audit", "--model", "nowhere", "--dataset", path, "--text-column", "Revue"]
+    done = run_python("-c", IMPORT_CHECK, *command)
+    assert "no column 'Revue'. Choose one of Review, label with --text-column" in done.err
+    assert done.out.split() == ["1", "False"]

@@ -62,7 +62,10 @@ def test_columns_and_words_are_joined_by_spaces():
     assert texts == (["A b c", "d"], None)
     pairs = read_text_columns(source, TextColumns(("body",), "words"))
     assert pairs == (["b c", "d"], ["x yz", "u"])  # as many words as items
-    refused("row 1", read_text_columns, source, TextColumns(("title",)))
+    assert read_text_columns(source, TextColumns(("title",))) == (["A", ""], None)
+    for text, advice in (([1], "lists of words"), ({"body": 1}, "choose one of text.body")):
+        other = Dataset.from_dict({"text": [text]})
+        refused(advice, read_text_columns, other, TextColumns(("text",)))
     empty = Dataset.from_dict({"words": [["x", " "]]})
     refused("empty word", read_text_columns, empty, TextColumns(("words",)))
 

@@ -37,7 +37,9 @@ def test_whole_numbers_are_classes_and_others_are_numbers():
 
 
 def test_lists_are_several_labels_of_a_text():
-    assert read([["b", "a", "b"], [], None]) == Labels("several", [[0, 1], [], None], ("a", "b"))
+    assert read([["b", "a", "b"], [], None]) == Labels(
+        "several", [[0, 1], [], None], ("a", "b"), lists_all_names=False
+    )
     assert read([[2, 0], [1]], names=("a", "b", "c")) == Labels(
         "several", [[0, 2], [1]], ("a", "b", "c")
     )
@@ -68,6 +70,9 @@ def test_numbers_without_a_class_are_refused_with_their_row(labels):
 def test_labels_are_renamed_or_dropped():
     names = ["good", "bad", None, "so-so"]
     renamed = rename_labels(names, ["good=pos", "bad=neg", "so-so="], names)
+    lists = [["good", "bad"], ["so-so"], None]
+    changes = ["good=pos", "so-so="]
+    assert rename_labels(lists, changes, lists) == [["pos", "bad"], [], None]
     assert renamed == ["pos", "neg", None, None]
     refused("worst", rename_labels, names, ["worst=neg"], names)
 

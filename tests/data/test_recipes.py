@@ -65,7 +65,7 @@ def test_what_a_folder_lacks_is_said(tmp_path, monkeypatch):
     # A name that is like no other is the folder as it is.
     assert len(load_examples(f"mine={folder}", "train")) == 1
     (tmp_path / "empty").mkdir()
-    assert "cannot load the data set 'empty'" in message("cnn=empty")
+    assert "cannot load the data set in the folder 'empty'" in message("cnn=empty")
     for name, recipe in RECIPES.items():
         if recipe.hub_id.startswith("./"):
             assert f"To list the required files, run `attnprobe datasets {name}`" in message(name)

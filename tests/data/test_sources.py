@@ -201,7 +201,8 @@ def test_labels_that_are_none():
             [{"text": "a", "rationale": [1, "x"]}],
             "'rationale' must contain values of the same type",
         ),
-        ([{"text": "a", "label": [0, 1]}], "seems to contain masks of 0 and 1"),
+        ([{"text": "a", "label": [0, 1]}], "contains one-hot lists such as [0, 1]. If each text"),
+        ([{"text": "a", "label": [0, 0]}], "seems to contain masks of 0 and 1"),
         ([{"text": "a", "label": [1.0, 0.0, 1.0]}], "one column of 0 and 1 per label"),
         ([{"text": "a", "label": [0, -3]}], "row 0 has -3"),
         ([{"text": "a", "label": [0.5]}], "lists of label names or of whole numbers"),
@@ -343,3 +344,111 @@ def test_what_was_read_is_on_record(tmp_path):
 
 
 # --- labels and the model's classes ---------------------------------------------------
+
+
+# --- Rows without a text ----------------------------------------------------------------
+
+
+BLANK_ROWS = [
+    {"text": text, "label": k % 2} for k, text in enumerate(["a film", None, "", " \t", "a plot"])
+]
+
+
+@pytest.mark.parametrize(
+    "name", ["t.csv", "t.tsv", "t.json", "t.jsonl", "t.parquet", "rows", "frame", "NaN", "Dataset"]
+)
+def test_missing_texts_are_read_alike_from_every_format(name, tmp_path):
+    path = tmp_path / name
+    frame = pd.DataFrame(BLANK_ROWS)
+    if path.suffix in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix:
+        frame.to_json(path, orient="records", lines=path.suffix == ".jsonl")
+    sources = {
+        "rows": BLANK_ROWS,
+        "frame": frame,
+        "NaN": [{**row, "text": row["text"] or math.nan} for row in BLANK_ROWS],
+        "Dataset": datasets.Dataset.from_list(BLANK_ROWS),
+    }
+    examples = load_examples(sources.get(name, path), "test")
+    assert [text.strip() for text in examples["text"]] == ["a film", "", "", "", "a plot"]
+    assert examples["label"][:] == [0, 1, 0, 1, 0]
+
+
+def test_a_list_of_texts_may_lack_some():
+    assert load_examples(["a", None, math.nan], "test")["text"][:] == ["a", "", ""]
+
+
+# --- Names of columns -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_spaces_around_a_column_name_do_not_count(suffix, tmp_path):
+    path = tmp_path / f"t{suffix}"
+    frame = pd.DataFrame({"Review ": ["1984", "b"], " Stars": [1, 0]})
+    if suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif suffix == ".parquet":
+        frame.to_parquet(path)
+    else:
+        frame.to_json(path, orient="records", lines=True)
+    for text, label in (("Review ", " Stars"), ("Review", "Stars")):
+        examples = load_examples(path, "test", text_column=text, label_column=label)
+        assert (examples["text"][:], examples["label"][:]) == (["1984", "b"], [1, 0])
+    refused("apart from spaces", load_examples, {"text": ["a"], "text ": ["b"]}, "test")
+
+
+def test_nested_columns_are_named_with_dots(tmp_path):
+    rows = [{"review": {"body": {"en": f"text {k}"}, "stars": k}, "id": k} for k in range(3)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for source in (tmp_path / "t.jsonl", rows, {"test": rows}):
+        examples = load_examples(
+            source, "test", text_column="review.body.en", label_column="review.stars"
+        )
+        assert examples["text"][:] == ["text 0", "text 1", "text 2"]
+        assert examples["label"][:] == [0, 1, 2]
+    assert "no column 'review.title'. Choose one of review, id with --text-column" in message(
+        rows, "test", text_column="review.title"
+    )
+
+
+# --- Files that are not what their names say --------------------------------------------
+
+
+MISLEADING = {
+    "t.tsv": ("text,label\na film,1\n", "ends in .tsv, so its columns must be separated by tabs"),
+    "wrapped.json": ('{"version": 1, "data": [{"text": "a"}]}', "its list 'data' seems to contain"),
+    "columns.json": ('{"text": {"0": "a"}, "label": {"0": 1}}', "use to_json(…, orient='records'"),
+    "broken.jsonl": ('{"text": "a"}\n{"text": b}\n', "not valid JSON: line 2, column 10"),
+    "cut.json": ('[{"text": "a"},\n {"text"', "not valid JSON: line 2, column 9"),
+    "t.parquet": ("text,label\n", "is not a complete Parquet file"),
+    "empty.parquet": ("", "is empty"),
+}
+
+
+@pytest.mark.parametrize("name", MISLEADING)
+def test_a_file_that_is_not_what_its_name_says(name, tmp_path):
+    content, expected = MISLEADING[name]
+    (tmp_path / name).write_text(content)
+    assert expected in message(tmp_path / name, "test")
+
+
+def test_folders_of_text_files_have_no_labels(tmp_path, caplog):
+    for name in ("pos", "neg"):
+        (tmp_path / "both" / name).mkdir(parents=True)
+        (tmp_path / "both" / name / "1.txt").write_text("a film")
+    line = message(tmp_path / "both", "train")
+    assert "are in the folders neg, pos, but names of folders are not read as labels" in line
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "test.txt").write_text("a film\na plot")
+    assert load_examples(tmp_path / "flat", "test")["text"][:] == ["a film", "a plot"]
+    assert "each line is read as a text without a label" in caplog.text
+
+
+def test_a_saved_dataset_without_splits_offers_a_holdout(tmp_path):
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    line = message(tmp_path / "saved", "test")
+    assert "Choose one of train with --split, or test on a part of it with --holdout .2" in line
+    assert len(load_examples(tmp_path / "saved", "test", holdout=0.2)) == 1

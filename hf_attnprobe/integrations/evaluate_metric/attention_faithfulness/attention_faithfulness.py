@@ -19,6 +19,14 @@ SINGLE_LABEL = datasets.Value("float64")
 """``datasets`` feature for a single label per text: a class index, or a number for regression."""
 LABEL_LIST = datasets.List(datasets.Value("int64"))
 """``datasets`` feature for several labels per text: a list of label indices."""
+LABEL_NAME = datasets.Value("string")
+"""``datasets`` feature for the name of a single label per text."""
+LABEL_NAME_LIST = datasets.List(datasets.Value("string"))
+"""``datasets`` feature for several labels per text: a list of label names."""
+LABEL_FEATURES = (SINGLE_LABEL, LABEL_LIST, LABEL_NAME, LABEL_NAME_LIST)
+"""``datasets`` features for all types of labels that the metric accepts."""
+UNKNOWN_LABEL = -1
+"""Number that stands for the label of a text without a label."""
 SINGLE_TEXT = datasets.Value("string")
 """``datasets`` feature for a single text as input."""
 TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
@@ -56,8 +64,9 @@ Args:
         evaluate. For a language model they are dicts with "context" and "question". Either
         all or none of them also have the "answer" to explain; without it, the model generates an
         answer.
-    references (list of int, optional): the labels. For regression they are numbers; for a
-        multi-label model they are lists of label indices.
+    references (list of int or of str, optional): the labels, as class indices or as class names.
+        For regression they are numbers; for a multi-label model they are lists of label indices or
+        of label names. None stands for an unknown label.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
     tests (list of str, or dict, optional): names of tests, or their options by name, such as
@@ -92,9 +101,7 @@ class AttentionFaithfulness(evaluate.Metric):
             citation=_CITATION,
             inputs_description=_KWARGS_DESCRIPTION,
             features=[
-                _build_features(text, label)
-                for label in (SINGLE_LABEL, LABEL_LIST)
-                for text in INPUT_FEATURES
+                _build_features(text, label) for label in LABEL_FEATURES for text in INPUT_FEATURES
             ],
             reference_urls=["https://arxiv.org/abs/1902.10186"],
         )
@@ -110,8 +117,7 @@ class AttentionFaithfulness(evaluate.Metric):
         if len(batch["predictions"]) == 0:
             return self.features[0]
         text_feature = _get_text_feature(batch["predictions"][0])
-        is_list = isinstance(batch["references"][0], list | tuple)
-        return _build_features(text_feature, LABEL_LIST if is_list else SINGLE_LABEL)
+        return _build_features(text_feature, _get_label_feature(batch["references"]))
 
     def compute(
         self,
@@ -136,7 +142,7 @@ class AttentionFaithfulness(evaluate.Metric):
         self,
         *,
         prediction: str | Mapping[str, str] | None = None,
-        reference: float | Sequence[int] | None = None,
+        reference: float | str | Sequence[int] | Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         """Add one text for a later ``compute``.
@@ -146,11 +152,8 @@ class AttentionFaithfulness(evaluate.Metric):
             reference: Its label; may be left out.
             kwargs: Further arguments of evaluate.
         """
-        super().add(
-            prediction=prediction,
-            reference=-1 if reference is None else reference,
-            **kwargs,
-        )
+        predictions = [] if prediction is None else [prediction]
+        self.add_batch(predictions=predictions, references=[reference], **kwargs)
 
     def add_batch(
         self,
@@ -166,7 +169,12 @@ class AttentionFaithfulness(evaluate.Metric):
             references: Their labels; may be left out.
             kwargs: Further arguments of evaluate.
         """
-        super().add_batch(**_add_missing_references(predictions, references), **kwargs)
+        batch = _add_missing_references(predictions, references)
+        if self.writer is not None and batch["references"]:
+            batch["references"] = _match_earlier_labels(
+                batch["references"], self.selected_feature_format["references"]
+            )
+        super().add_batch(**batch, **kwargs)
 
     def _compute(  # noqa: PLR0913
         self,
@@ -280,11 +288,96 @@ def _add_missing_references(
         raise hf_attnprobe.AttnProbeError(
             "predictions must be a list of texts, got a single string"
         )
+    if isinstance(references, str):
+        raise hf_attnprobe.AttnProbeError(
+            "references must be a list of labels, got a single string"
+        )
     if predictions is not None:
         _check_texts(predictions)
     if predictions is not None and references is None:
-        references = [-1] * len(predictions)
+        references = [UNKNOWN_LABEL] * len(predictions)
+    if references is not None:
+        references = _convert_references(references)
     return {"predictions": predictions, "references": references}
+
+
+def _get_label_feature(references: Sequence[Any]) -> Any:
+    """Return the ``datasets`` type of the labels: a number, a name, or a list of numbers or names."""
+    known = [label for label in references if label is not None]
+    items = [item for label in known if isinstance(label, list | tuple) for item in label]
+    if any(isinstance(label, list | tuple) for label in known):
+        return LABEL_NAME_LIST if any(isinstance(item, str) for item in items) else LABEL_LIST
+    return LABEL_NAME if any(isinstance(label, str) for label in known) else SINGLE_LABEL
+
+
+def _convert_references(references: Sequence[Any]) -> list[Any]:
+    """Convert labels to plain Python values of one type, with a mark for unknown labels.
+
+    Args:
+        references: Labels as numbers, names, or lists of one of them; None for an unknown label.
+
+    Returns:
+        The labels, with a mark for unknown ones.
+
+    Raises:
+        AttnProbeError: The labels have different types.
+    """
+    labels = [label.tolist() if hasattr(label, "tolist") else label for label in references]
+    feature = _get_label_feature(labels)
+    converted = _mark_unknown_labels(labels, feature)
+    expected_types = {
+        str(SINGLE_LABEL): (int | float, "a number"),
+        str(LABEL_NAME): (str, "the name of a label"),
+        str(LABEL_LIST): (list | tuple, "a list of label numbers"),
+        str(LABEL_NAME_LIST): (list | tuple, "a list of label names"),
+    }
+    expected_type, description = expected_types[str(feature)]
+    item_type = str if feature == LABEL_NAME_LIST else int
+    for row, label in enumerate(converted):
+        is_valid = label is None or isinstance(label, expected_type)
+        if is_valid and isinstance(label, list | tuple):
+            is_valid = all(isinstance(item, item_type) for item in label)
+        if not is_valid:
+            raise hf_attnprobe.AttnProbeError(
+                f"references[{row}] is {label!r:.60}, but other labels show that it should be "
+                f"{description}. All references must have the same type: numbers, names, or lists of "
+                "one of them."
+            )
+    return converted
+
+
+def _match_earlier_labels(references: list[Any], feature: Any) -> list[Any]:
+    """Convert unknown labels to the type of earlier batches, or raise an error for other types.
+
+    Args:
+        references: Labels of the new batch.
+        feature: ``datasets`` feature of the labels of earlier batches.
+
+    Returns:
+        The labels, with the mark for unknown labels that suits their type.
+
+    Raises:
+        AttnProbeError: The labels have another type than those of earlier batches.
+    """
+    has_known_labels = any(label not in (None, "", UNKNOWN_LABEL) for label in references)
+    is_empty_list = all(label in ([], None) for label in references)
+    new_feature = _get_label_feature(references)
+    if has_known_labels and not is_empty_list and new_feature != feature:
+        raise hf_attnprobe.AttnProbeError(
+            f"the labels of this batch, such as {references[0]!r:.60}, have another type than the "
+            "labels that were added before. Use numbers, names, or lists of one of them for all texts, "
+            "and begin with a text whose label is known."
+        )
+    return _mark_unknown_labels(references, feature)
+
+
+def _mark_unknown_labels(labels: Sequence[Any], feature: Any) -> list[Any]:
+    """Replace unknown labels by the mark that suits the type of the labels.
+
+    The mark is −1 among numbers, the empty name among names, and None among lists.
+    """
+    mark = {str(SINGLE_LABEL): UNKNOWN_LABEL, str(LABEL_NAME): ""}.get(str(feature))
+    return [mark if label in (None, "", UNKNOWN_LABEL) else label for label in labels]
 
 
 def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:

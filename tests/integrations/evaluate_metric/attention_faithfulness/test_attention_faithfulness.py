@@ -159,3 +159,38 @@ def test_bad_input_and_the_metric_still_works_after_it(
     with refuses(message):
         metric.compute(**{"predictions": texts[:2]} | arguments)
     assert metric.compute(predictions=texts[:1], model_id=str(checkpoint), tests="permutation")
+
+
+def test_references_may_be_names(metric, checkpoint, texts):
+    """Names, their numbers and a mixture with unknown labels are read alike in every call."""
+    settings = {"model_id": str(checkpoint), "tests": ["permutation"], "summary": True}
+    names, chosen = ["positive", None, "negative", "positive"], texts[:4]
+    found = metric.compute(predictions=chosen, references=[1, None, 0, 1], **settings)
+    assert metric.compute(predictions=chosen, references=names, **settings) == found
+    for text, name in zip(chosen, names, strict=True):
+        metric.add(prediction=text, reference=name)
+    assert metric.compute(**settings) == found
+
+
+@pytest.mark.parametrize(
+    ("references", "expected"),
+    [
+        (["happy", "unhappy"], "has the labels 'happy', 'unhappy', but the model predicts"),
+        (
+            ["positive", 1],
+            r"references\[1\] is 1, but other labels show that it should be the name",
+        ),
+        ([[0], "positive"], r"references\[1\] is 'positive', but"),
+        ("ab", "references must be a list of labels, got a single string"),
+    ],
+)
+def test_references_that_are_no_labels_of_the_model(references, expected, metric, checkpoint):
+    with refuses(expected):
+        metric.compute(predictions=["a", "b"], references=references, model_id=str(checkpoint))
+
+
+def test_later_references_have_the_type_of_earlier_ones(metric):
+    metric.add_batch(predictions=["a"], references=["positive"])
+    with refuses("have another type than the labels that were added before"):
+        metric.add_batch(predictions=["b"], references=[1])
+    metric.writer = None
