@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 import torch
-from transformers import BertForSequenceClassification
+from transformers import BertForSequenceClassification, LayoutLMForSequenceClassification
 
 import hf_attnprobe
 from hf_attnprobe import AuditOptions, Permutation, audit, build_tokenizer, load_examples
@@ -163,6 +163,13 @@ def leave_out_a_test(folder, patch):
     run_audit(rows, ["permutation", "plausibility"])
 
 
+def audit_without_boxes(folder, patch):
+    tokenizer = build_tokenizer(TEXTS)
+    fields = {"max_2d_position_embeddings": 16, "spread": 0.05}
+    model = tiny_models.bert(tokenizer, kind=LayoutLMForSequenceClassification, **fields)
+    run_audit(TEXTS, model=(model, tokenizer))
+
+
 ROW = {"context": "Ann lives in Rome. Bob lives in Oslo.", "question": "Who?", "answer": "Bob"}
 
 
@@ -233,6 +240,7 @@ FALLBACKS = {
     match_labels_by_number: r"less than chance \(50%\)\. Is this order right\?",
     write_no_texts: r"cannot write the texts in .* \(No space left on device\)",
     write_no_page: r"cannot write .*report.md \(No space left on device\)",
+    audit_without_boxes: r"also reads bbox, but the data has no such column",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
     lock_without_locks: r"on a disk without locks \(No locks available\)",
