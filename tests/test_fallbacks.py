@@ -27,6 +27,7 @@ from hf_attnprobe.audits.split_samples import set_sharpness
 from hf_attnprobe.checkpoints import origins
 from hf_attnprobe.data.examples import prepare_splits
 from hf_attnprobe.inference.labels import convert_labels
+from hf_attnprobe.integrations.pipeline import explain_text
 from hf_attnprobe.integrations.trainer_callback import AttentionFaithfulnessCallback
 from hf_attnprobe.plots import matplotlib_backend
 from hf_attnprobe.storage.folders import reserve_folder
@@ -163,11 +164,20 @@ def leave_out_a_test(folder, patch):
     run_audit(rows, ["permutation", "plausibility"])
 
 
-def audit_without_boxes(folder, patch):
+def make_layoutlm():
+    """Return a LayoutLM, which also reads boxes, and its tokenizer."""
     tokenizer = build_tokenizer(TEXTS)
     fields = {"max_2d_position_embeddings": 16, "spread": 0.05}
     model = tiny_models.bert(tokenizer, kind=LayoutLMForSequenceClassification, **fields)
-    run_audit(TEXTS, model=(model, tokenizer))
+    return model, tokenizer
+
+
+def audit_without_boxes(folder, patch):
+    run_audit(TEXTS, model=make_layoutlm())
+
+
+def explain_without_boxes(folder, patch):
+    explain_text(*make_layoutlm(), TEXTS[0])
 
 
 ROW = {"context": "Ann lives in Rome. Bob lives in Oslo.", "question": "Who?", "answer": "Bob"}
@@ -241,6 +251,7 @@ FALLBACKS = {
     write_no_texts: r"cannot write the texts in .* \(No space left on device\)",
     write_no_page: r"cannot write .*report.md \(No space left on device\)",
     audit_without_boxes: r"also reads bbox, but the data has no such column",
+    explain_without_boxes: r"also reads bbox, which a single text does not have",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
     lock_without_locks: r"on a disk without locks \(No locks available\)",
