@@ -30,6 +30,7 @@ from hf_attnprobe.inference.labels import convert_labels
 from hf_attnprobe.integrations.pipeline import explain_text
 from hf_attnprobe.integrations.trainer_callback import AttentionFaithfulnessCallback
 from hf_attnprobe.plots import matplotlib_backend
+from hf_attnprobe.retraining.base_model import drop_copies
 from hf_attnprobe.storage.folders import reserve_folder
 from hf_attnprobe.training import trainer
 from tests.helpers import tiny_language_models, tiny_models
@@ -176,6 +177,10 @@ def audit_without_boxes(folder, patch):
     run_audit(TEXTS, model=make_layoutlm())
 
 
+def retrain_with_copies(folder, patch):
+    drop_copies(datasets.Dataset.from_dict({"text": ["a", "b", "a"]}))
+
+
 def explain_without_boxes(folder, patch):
     explain_text(*make_layoutlm(), TEXTS[0])
 
@@ -252,6 +257,7 @@ FALLBACKS = {
     write_no_page: r"cannot write .*report.md \(No space left on device\)",
     audit_without_boxes: r"also reads bbox, but the data has no such column",
     explain_without_boxes: r"also reads bbox, which a single text does not have",
+    retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
     lock_without_locks: r"on a disk without locks \(No locks available\)",
