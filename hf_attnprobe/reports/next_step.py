@@ -46,6 +46,11 @@ NO_NUMBER_ADVICE = (
 )
 """Advice if required questions have no number, although their tests were run."""
 
+TOO_CLOSE_ADVICE = (
+    "More {texts} will hardly settle this, because the number is too close to its threshold."
+)
+"""Advice if so many texts would be needed that a command with more texts is not suggested."""
+
 UNSUPPORTED_ADVICE = (
     "There will be no other answer: faithfulness needs at least two parts, and the model cannot run the "
     "tests {tests}."
@@ -113,18 +118,41 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         elif report.n_distinct >= conclusion.question_set.min_texts:
             return NO_NUMBER_ADVICE
     n_needed = _count_needed_texts(report, conclusion)
-    stopping = report.provenance.get("stopping")
-    if has_stopped_early(stopping):
+    if has_stopped_early(report.provenance.get("stopping")):
         return _recommend_more_time(report, conclusion, tests_by_lack, n_needed, changes)
+    return _recommend_more_texts(report, conclusion, n_needed, changes)
+
+
+def _recommend_more_texts(
+    report: AuditResult, conclusion: Conclusion, n_needed: int | None, changes: dict[str, Any]
+) -> CodeBlock | str | None:
+    """Return the command with more texts and other changes, for an audit without a time limit.
+
+    Args:
+        report: the audit's result.
+        conclusion: the verdict.
+        n_needed: number of texts that should settle the answer; None if this is unknown.
+        changes: other settings that the command changes.
+
+    Returns:
+        The command, or the reason why there are no more texts; None if no change would help.
+    """
     if n_needed is not None:
         obstacle = _explain_missing_texts(report)
         if obstacle is None:
-            changes |= {"test_limit": n_needed, "time": None}
+            changes = {**changes, "test_limit": n_needed, "time": None}
         elif not changes or report.n_distinct < conclusion.question_set.min_texts:
             return obstacle
-    if not changes:
-        return None
-    return build_command(report, **changes)
+    return build_command(report, **changes) if changes else _explain_no_step(report, conclusion)
+
+
+def _explain_no_step(report: AuditResult, conclusion: Conclusion) -> str | None:
+    """Explain why no command would settle the answer; None if the reason for the answer explains it."""
+    if conclusion.is_closed:
+        return BETTER_MODEL_ADVICE
+    if conclusion.why:
+        return TOO_CLOSE_ADVICE.format(texts=report.words.texts)
+    return None
 
 
 def build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
@@ -309,7 +337,7 @@ def _recommend_more_time(
     if tests_by_lack:
         n_goal = max(n_needed or 0, min_texts)
     if n_goal is None and not changes:
-        return None
+        return _explain_no_step(report, conclusion)
     if n_goal is not None and n_goal > n_texts:
         obstacle = _explain_missing_texts(report)
         if obstacle is None:
