@@ -268,7 +268,7 @@ class AuditFolder:
         provenance = self.report.provenance
         settings = provenance.get("asked_for") or {}
         origin = provenance.get("origin") or {}
-        public_names = {}
+        public_names: dict[str, str] = {}
         all_settings = [settings, *provenance.get(EARLIER_RUNS_KEY, ())]
         model_names = [self.report.model, origin.get("checkpoint")]
         data_names = [self.report.dataset.name]

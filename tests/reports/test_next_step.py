@@ -170,6 +170,10 @@ def test_the_advice_for_constructed_models_leads_to_an_answer(name, record_prope
 # --- trained and random models, by the command line -------------------------------------------------
 
 
+LETTERS = "abcdefghij"
+"""Letters of texts without spaces."""
+
+
 def make_texts(tokenizer, n, length, separator=" "):
     words = sorted(word for word in tokenizer.get_vocab() if word.isalpha())
     generator = np.random.default_rng(0)
@@ -187,12 +191,17 @@ def make_folder(tmp_path_factory):
 
     def make(model="classifier", *, n=40, length=6, separator=" ", labels=None):
         folder = tmp_path_factory.mktemp("advice")
-        texts = make_texts(tokenizer, n, length, separator)
+        texts, own_tokenizer = make_texts(tokenizer, n, length, separator), tokenizer
+        if not separator:
+            # Each text is one word of several letters, which are tokens of their own.
+            own_tokenizer = tiny_models.word_pieces([*LETTERS, *(f"##{x}" for x in LETTERS)])
+            generator = np.random.default_rng(0)
+            texts = ["".join(generator.choice([*LETTERS], length)) for _ in range(n)]
         if model == "bert":
-            built = tiny_models.bert(tokenizer, heads=2, width=16, spread=0.5)
+            built = tiny_models.bert(own_tokenizer, heads=2, width=16, spread=0.5)
         else:
             built = tiny_models.classifier(len(tokenizer), query=5, read_out=9)
-        tiny_models.saved(folder / "model", built, tokenizer)
+        tiny_models.saved(folder / "model", built, own_tokenizer)
         columns = {"text": texts}
         if labels is not None:
             columns["label"] = [labels[k % len(labels)] for k in range(n)]
@@ -224,7 +233,7 @@ def run_command_line(folder):
 
 MODELS = {
     "one word": ({"length": 1}, {}),
-    "no spaces": ({"separator": ""}, {}),
+    "no spaces": ({"model": "bert", "separator": "", "length": 8}, {"no_single_heads": True}),
     "few texts": ({"n": 12}, {}),
     "few of the texts": ({"n": 40}, {"test_limit": "12"}),
     "one class": ({"labels": [0]}, {}),
