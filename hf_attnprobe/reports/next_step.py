@@ -60,6 +60,15 @@ UNSUPPORTED_ADVICE = (
 NO_OTHER_STEP_ADVICE = "No other command would change this. The audits that could have given an answer have already run."
 """Advice if the command that would be suggested has already run in the same folder."""
 
+MIN_TEXT_FACTOR = 2
+"""Smallest factor by which a suggested number of texts exceeds the present one."""
+
+TEXTS_AFTER_TOO_FEW = 100
+"""Suggested number of texts after an audit with fewer texts than an answer requires.
+
+With 100 texts, the half-width of most intervals is at most .1.
+"""
+
 MIN_TIME_FACTOR = 2
 """Smallest factor by which a suggested time limit exceeds the previous one."""
 
@@ -271,7 +280,9 @@ def _count_needed_texts(report: AuditResult, conclusion: Conclusion) -> int | No
 
     Returns:
         The number of texts, including copies and texts without a number; None if more texts would
-        not settle any question.
+        not settle any question. The estimate is often slightly too small, so the number is at least
+        twice the present one. Fewer texts than an answer requires do not show how many are needed; the
+        number is then at least :data:`TEXTS_AFTER_TOO_FEW`.
     """
     min_texts = get_min_texts(report.words)
     counts = [
@@ -282,7 +293,13 @@ def _count_needed_texts(report: AuditResult, conclusion: Conclusion) -> int | No
     ]
     if 0 < report.n_distinct < min_texts:
         counts.append(math.ceil(min_texts * report.n / report.n_distinct))
-    return max(counts, default=None)
+    if not counts:
+        return None
+    if report.n_distinct < min_texts:
+        counts.append(TEXTS_AFTER_TOO_FEW)
+    elif not has_stopped_early(report.provenance.get("stopping")):
+        counts.append(MIN_TEXT_FACTOR * report.n)
+    return max(counts)
 
 
 def _scale_text_count(report: AuditResult, finding: Finding, n_texts: int) -> int:

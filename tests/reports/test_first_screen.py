@@ -235,7 +235,7 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     assert str(few).count("more texts") == 1  # two numbers of them would be one too many
     command = shlex.split(lines[4])
     assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]
-    assert command[command.index("--test-limit") + 1] == str(30 + int(promised[1]))
+    assert command[command.index("--test-limit") + 1] == str(max(60, 30 + int(promised[1])))
     assert command[command.index("--layers") + 1] == "1"
     whole = str(report_of(*all_yes(faithfulness=crossing)))
     assert (
@@ -267,7 +267,7 @@ def test_a_time_that_stopped_too_few_texts_is_no_reason_to_run_them_again():
     facts = {"seconds": 40, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 20}
     asked = {"test_limit": 20, "time": "40s"}
     said = str(report_of(*few, asked_for=asked, stopping=facts, n=20))
-    assert said.splitlines()[4].endswith("--dataset sst --test-limit 30")
+    assert said.splitlines()[4].endswith("--dataset sst --test-limit 100")
     assert "This audit used all available texts. Add more of them" in str(
         report_of(*few, stopping=facts, n=20)
     )
