@@ -90,7 +90,13 @@ def _answers_of_halves(report: Report) -> Iterator[str]:
     """Yields the verdict of every second text, and of the others."""
     for half in (report.example_ids[::2], report.example_ids[1::2]):
         rows, classes = report.rows.select_ids(half), report.provenance["classes"]
-        found = compute_findings(rows, classes, seed=report.seed, words=report.words)
+        found = compute_findings(
+            rows,
+            classes,
+            seed=report.seed,
+            words=report.words,
+            unsupported_tests=report.provenance.get("unsupported_tests", ()),
+        )
         yield str(conclude(found).answer)
 
 

@@ -83,18 +83,30 @@ def build_schema() -> dict:
         "schema_version": {"const": SCHEMA_VERSION},
         "model": {**TEXT, "description": "folder, Hub id, or class of the model"},
         "dataset": {**TEXT, "description": "name and split of the texts"},
-        "n": {"type": "integer", "minimum": 1, "description": "texts"},
+        "n": {
+            **COUNT,
+            "minimum": 0,
+            "description": "different texts on which the answer is based; 0 without an answer",
+        },
+        "n_texts": {
+            **COUNT,
+            "minimum": 1,
+            "description": "audited texts, including copies of the same text",
+        },
+        "n_different_texts": {**COUNT, "minimum": 1, "description": "different audited texts"},
         "seed": COUNT,
         "predicts": {**TEXT, "description": "description of what the model predicts"},
         "answer": {**GRADES, "description": "does attention explain the predictions?"},
         "score": {
             "type": ["object", "null"],
-            "description": "faithfulness: 0 for a random order, 1 for the best; null if not measured",
+            "description": "faithfulness: 0 for a random order, 1 for the best; null if not measured. "
+            "For fewer than ten different texts, its value is null",
             "properties": {
                 **number["properties"],
                 "parts": {"type": "object", "additionalProperties": number},
+                "averaged_parts": {**TEXTS, "description": "the parts whose mean is the value"},
             },
-            "required": [*number["required"], "parts"],
+            "required": [*number["required"], "parts", "averaged_parts"],
             "additionalProperties": False,
         },
         "verdict": {

@@ -44,6 +44,7 @@ from hf_attnprobe.core.options import TestSelection, public_function
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
+from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
@@ -57,9 +58,17 @@ from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
+from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET
 from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
-from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, SUMMARY_FILE, get_versions
+from hf_attnprobe.storage.provenance import (
+    DISTINCT_TEXTS_KEY,
+    EARLIER_RUNS_KEY,
+    SUMMARY_FILE,
+    UNSUPPORTED_TESTS_KEY,
+    get_versions,
+)
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
+from hf_attnprobe.storage.run_log import read_run_log
 
 
 logger = logging.getLogger(__name__)
@@ -155,10 +164,20 @@ def run_prepared_audit(
         expected_precision = warn_about_precision(count_distinct_texts(runner.texts), has_prompts)
         if expected_precision:
             progress.bar.print_line(expected_precision)
+        run_log = read_run_log(
+            runner.folder.parent,
+            extra_provenance["asked_for"],
+            lambda: progress.elapsed_seconds,
+        )
+        if state.is_main_process:
+            run_log.start()
         stopping_record = run_tests(runner, selection, options, time_limit)
         runner.verify_saved_rows(N_TEXTS_CHECKED_AT_END, BATCH_DEPENDENCE_CAUSE)
         if stopping_record:
+            stopping_record["seconds"] = round(run_log.seconds, 1)
             extra_provenance = {**extra_provenance, STOPPING_KEY: stopping_record}
+        if run_log.earlier_settings:
+            extra_provenance = {**extra_provenance, EARLIER_RUNS_KEY: run_log.earlier_settings}
         first_token = getattr(audited_model.tokenizer, "cls_token", None)
         attention = _describe_model_attention(runner, selection.groups, first_token)
         if attention:
@@ -170,6 +189,8 @@ def run_prepared_audit(
         if output_dir is not None and state.is_main_process:
             progress.start_report("writing the page")
             write_report(report, runner.folder.parent)
+        if state.is_main_process:
+            run_log.finish()
         state.wait_for_everyone()
     return report
 
@@ -447,6 +468,9 @@ def build_provenance(
         provenance[DISTINCT_TEXTS_KEY] = n_distinct
     if left_out:
         provenance["left_out"] = dict(left_out)
+    unsupported_tests = list_unsupported_tests(adapter)
+    if unsupported_tests:
+        provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
     if adapter.unit == "sentence":
         provenance["units"] = "sentences"
     if adapter.prediction.kind == "answer":
@@ -454,6 +478,27 @@ def build_provenance(
     if adapter.segment is not None:
         provenance["attended"] = adapter.segment
     return provenance
+
+
+def list_unsupported_tests(adapter: AttentionModelBase) -> dict[str, str]:
+    """List the tests that a verdict usually requires, but that the model cannot run.
+
+    Args:
+        adapter: The audited model.
+
+    Returns:
+        Reasons by test name, such as ``{"erasure": "the model predicts a number"}``.
+    """
+    sites = adapter.sites()
+    site = sites[0] if len(sites) == 1 else Site(ALL, ALL)
+    is_classifier = adapter.lacks(AnswersFromPassage) is not None
+    question_set = CLASSIFIER_SET if is_classifier else ANSWER_SET
+    reasons = {}
+    for test in question_set.required_tests:
+        reason = load_tests()[test].lacks(adapter, site)
+        if reason is not None:
+            reasons[test] = reason
+    return reasons
 
 
 def _describe_model_attention(

@@ -401,12 +401,13 @@ def summarise_work(
         seed: Seed for the random text order.
 
     Returns:
-        Numbers that the report saves and displays. A run is one test on one text at one site (a
+        Numbers that the report saves and displays, except the time of all runs, which the caller
+        adds under "seconds". A run is one test on one text at one site (a
         head or a group of heads); a full audit would have "runs_of_full_audit" runs.
     """
     n_sites = sum(len(sites) for sites in sites_by_test.values())
     return {
-        "seconds": time_limit,
+        "time_limit": time_limit,
         "runs_done": completed.count_runs(sites_by_test),
         "runs_of_full_audit": n_sites * len(completed.texts),
         "n_texts": len(completed.texts),

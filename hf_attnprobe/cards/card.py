@@ -48,7 +48,7 @@ from hf_attnprobe.documents.blocks import (
 from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.documents.templates import load_templates
 from hf_attnprobe.statistics.verdicts import DISPLAY_ADVICE
-from hf_attnprobe.statistics.wording import build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording
 
 
 NOT_AUDITED = (
@@ -529,11 +529,27 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
             f"Audit of {wording.format_text_count(audit.n_texts, audit.n_distinct)} from ",
             Code(data.name),
             *split,
-            f": {conclusion}",
+            f"{describe_answered_texts(audit, wording)}: {conclusion}",
         ),
         [*sentences, *audit.notes],
         list(_iterate_notes(audit)),
     ]
+
+
+def describe_answered_texts(audit: AuditSummary, wording: Wording) -> str:
+    """Describe on how many texts an answer is based, such as "; the answer is based on 30 texts".
+
+    The description is empty if the answer is based on all different texts of the audit, or if it is
+    unknown.
+
+    Args:
+        audit: the audit.
+        wording: wording for this prediction type.
+    """
+    n_different = audit.n_texts if audit.n_distinct is None else audit.n_distinct
+    if not audit.n_answered or audit.n_answered == n_different:
+        return ""
+    return f"; the answer is based on {wording.format_text_count(audit.n_answered)}"
 
 
 def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
@@ -569,6 +585,7 @@ class PublishedRows:
         split: the audited split.
         n_texts: number of audited texts, including copies of the same text.
         n_distinct: number of different texts.
+        n_answered: number of different texts on which the answer is based.
         conclusion: the main question with its answer as one sentence; None without evidence.
         files: Parquet file names by split of the published data set.
         other_files: names of the other files in the folder.
@@ -579,6 +596,7 @@ class PublishedRows:
     split: str
     n_texts: int
     n_distinct: int
+    n_answered: int
     conclusion: str | None
     files: dict[str, str]
     other_files: tuple[str, ...] = ()
@@ -587,6 +605,11 @@ class PublishedRows:
     def has_copies(self) -> bool:
         """Whether a text occurs several times in the audited data."""
         return self.n_distinct < self.n_texts
+
+    @property
+    def is_based_on_fewer(self) -> bool:
+        """Whether the answer is based on fewer texts than were audited."""
+        return 0 < self.n_answered < self.n_distinct
 
 
 def render_rows_readme(

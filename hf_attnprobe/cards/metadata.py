@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from hf_attnprobe.core.options import HUB_ID_PATTERN
 from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.data.recipes import RECIPES
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -290,6 +291,7 @@ class AuditSummary:
         split: the audited split.
         n_texts: number of audited texts, including copies of the same text.
         n_distinct: number of different texts; None if it is unknown.
+        n_answered: number of different texts on which the answer is based; None if it is unknown.
         seed: the audit's random seed.
         conclusion: the main question with its answer as one sentence; None without evidence.
         findings: every question with its answer.
@@ -316,6 +318,7 @@ class AuditSummary:
     command: str = ""
     has_pairs: bool = False
     n_distinct: int | None = None
+    n_answered: int | None = None
 
 
 @dataclass(frozen=True)
@@ -437,11 +440,14 @@ def _iterate_score_results(card: CardContent) -> Iterator[EvalResult]:
 def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[EvalResult]:
     """Yield the results of an audit, one for each question that it answered.
 
-    The accuracy is left out if the training record already contains it.
+    The accuracy is left out if the training record already contains it. Numbers of fewer than ten
+    different texts are left out too.
     """
     data = card.add_hub_id(audit.data)
     recorded_metrics = card.checkpoint.record.get("metrics") or {}
     for finding in audit.findings:
+        if finding.n < MIN_DISPLAYED_TEXTS:
+            continue
         if finding.rule == "accuracy":
             # The value of this finding is a difference: the accuracy of the model minus the
             # accuracy of a model that always predicts the most frequent class.
@@ -457,6 +463,7 @@ def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[E
                 "answer": finding.answer,
                 "ci95": finding.ci95,
                 "n": finding.n,
+                "averaged_parts": list(finding.averaged_parts) or None,
                 "yardsticks": finding.yardsticks,
                 "seed": audit.seed,
             }

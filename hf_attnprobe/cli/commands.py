@@ -86,7 +86,8 @@ def add_audit_command(parser: CommandParser) -> None:
         metavar="CONDITION",
         help=f"exit with code {CONDITION_MET_EXIT_CODE} if the answer is one of "
         f"{', '.join(ANSWER_CONDITIONS)}, or if a score meets a condition such as "
-        "'faithfulness<.5' or 'accuracy<.9'",
+        "'faithfulness<.5' or 'accuracy<.9'. With 'faithfulness<.5 surely', the whole confidence "
+        "interval must meet the condition; with 'possibly', one end of it",
     )
 
 

@@ -54,7 +54,12 @@ from hf_attnprobe.functional.fingerprint import compute_fingerprint
 from hf_attnprobe.integrations.card_options import CardOptions
 from hf_attnprobe.reports.report import Report, check_distinct_folders, read_audit
 from hf_attnprobe.reports.verdict import format_conclusion
-from hf_attnprobe.storage.provenance import OBJECT_NAME, TEXTS_FILE, format_repeat_command
+from hf_attnprobe.storage.provenance import (
+    EARLIER_RUNS_KEY,
+    OBJECT_NAME,
+    TEXTS_FILE,
+    format_repeat_command,
+)
 
 
 ROWS_REPOSITORY_TEMPLATE = "{repository}-attention-audit"
@@ -263,11 +268,15 @@ class AuditFolder:
         provenance = self.report.provenance
         settings = provenance.get("asked_for") or {}
         origin = provenance.get("origin") or {}
-        public_names = {}
-        for model_name in (self.report.model, settings.get("model"), origin.get("checkpoint")):
-            public_names[str(model_name)] = model_id
-        for data_name in (self.report.dataset.name, settings.get("dataset")):
-            public_names[str(data_name)] = self.data.name
+        public_names: dict[str, str] = {}
+        all_settings = [settings, *provenance.get(EARLIER_RUNS_KEY, ())]
+        model_names = [self.report.model, origin.get("checkpoint")]
+        data_names = [self.report.dataset.name]
+        for run_settings in all_settings:
+            model_names.append(run_settings.get("model"))
+            data_names.append(run_settings.get("dataset"))
+        public_names |= {str(model_name): model_id for model_name in model_names}
+        public_names |= {str(data_name): self.data.name for data_name in data_names}
         return public_names
 
 
@@ -314,6 +323,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         split=report.dataset.split,
         n_texts=report.n,
         n_distinct=report.n_distinct,
+        n_answered=report.n_answered,
         seed=report.seed,
         conclusion=format_conclusion(report.findings, report.words),
         answer=report.answer,
@@ -327,12 +337,19 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
 
 
 def _format_audit_command(audit: AuditFolder, model_id: str) -> str:
-    """Format the command that repeats an audit, or return "" if its data was in memory."""
-    settings = strip_record_folders(audit.report.provenance["asked_for"])
-    if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
-        return ""
-    public_settings = {**settings, "model": model_id, "dataset": audit.data.name}
-    return format_repeat_command("audit", {"asked_for": public_settings})
+    """Format the commands of all runs of an audit, or return "" if its data was in memory."""
+    provenance = audit.report.provenance
+    commands = []
+    for settings in (*provenance.get(EARLIER_RUNS_KEY, ()), provenance["asked_for"]):
+        if settings["dataset"] == OBJECT_NAME or audit.data.name == IN_MEMORY_NAME:
+            return ""
+        public_settings = {
+            **strip_record_folders(settings),
+            "model": model_id,
+            "dataset": audit.data.name,
+        }
+        commands.append(format_repeat_command("audit", {"asked_for": public_settings}))
+    return " && ".join(commands)
 
 
 # --- Model cards ---
@@ -538,6 +555,7 @@ def build_rows_files(
                 split=audit.report.dataset.split,
                 n_texts=audit.report.n,
                 n_distinct=audit.report.n_distinct,
+                n_answered=audit.report.n_answered,
                 conclusion=format_conclusion(audit.report.findings, audit.report.words),
                 files={ROWS_SPLIT: rows_file} if rows_file in audit_files else {},
                 other_files=tuple(name for name in PUBLISHED_AUDIT_FILES if name in audit_files),

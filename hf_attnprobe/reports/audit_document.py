@@ -84,7 +84,7 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.statistics.wording import Wording, format_distinct_count
 from hf_attnprobe.storage.provenance import (
     flatten_settings,
-    format_repeat_command,
+    format_all_commands,
     format_settings,
     is_repeatable,
 )
@@ -665,7 +665,7 @@ def build_provenance_section(report: AuditResult) -> Section:
         "How to repeat this audit",
         [
             None if is_repeatable(provenance) else NOT_REPEATABLE_NOTE,
-            CodeBlock(format_repeat_command(command, provenance)),
+            CodeBlock("\n".join(format_all_commands(command, provenance))),
             template.format(versions=versions),
             installation,
             Collapsible(

@@ -1,5 +1,6 @@
 """Conditions for the option ``--fail-on``, which makes an audit fail in continuous integration."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -7,9 +8,14 @@ from dataclasses import dataclass
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.reports.result import AuditResult
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS
-from hf_attnprobe.statistics.verdicts import index_by_rule
+from hf_attnprobe.statistics.verdicts import (
+    Finding,
+    explain_incomplete_tests,
+    index_by_rule,
+)
 
 
 ANSWER_NAMES = tuple(str(answer).replace(" ", "-") for answer in Answer)
@@ -21,8 +27,8 @@ COMPARISON_FUNCTIONS: dict[str, Callable[[float, float], bool]] = {
 }
 """Maps the sign in a condition, such as "faithfulness<.5", to its comparison function."""
 
-SCORE_CONDITION = re.compile(r"([a-z]+)\s*([<>])\s*(-?\d*\.?\d+)")
-"""Pattern for a condition on a score, such as "faithfulness<.5"."""
+SCORE_CONDITION = re.compile(r"([a-z_]+)\s*([<>])\s*(-?\d*\.?\d+)(?:\s+(surely|possibly))?")
+"""Pattern for a condition on a score, such as "faithfulness<.5" or "faithfulness<.5 surely"."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +36,14 @@ class FailureCondition:
     """A condition that makes an audit fail: a certain main answer, or a score below or above a limit.
 
     Attributes:
-        text: the condition as the user wrote it, such as "no" or "faithfulness<.5".
+        text: the condition as the user wrote it, such as "no" or "faithfulness<.5 surely".
         answer: the failing answer; empty for a condition on a score.
         question: key of the question whose number is compared; "accuracy" compares the proportion
             of correct predictions.
         sign: "<" or ">".
         limit: the number to compare with.
+        certainty: "surely" if the whole confidence interval must be below (or above) the limit,
+            "possibly" if one end of it is enough, or empty to compare the number itself.
     """
 
     text: str
@@ -43,6 +51,7 @@ class FailureCondition:
     question: str = ""
     sign: str = "<"
     limit: float = 0.0
+    certainty: str = ""
 
     def explain_failure(self, report: AuditResult) -> str:
         """Check whether a report meets this condition, and return the reason why it then fails.
@@ -51,7 +60,8 @@ class FailureCondition:
             report: the audit's result.
 
         Returns:
-            A reason such as "the answer is no"; empty if the report passes.
+            A reason such as "the answer is no"; empty if the report passes. A score that was not
+            measured fails, for example because there are fewer than ten different texts.
         """
         if self.answer:
             report_answer = str(report.answer)
@@ -59,15 +69,51 @@ class FailureCondition:
             fails = report_answer.replace(" ", "-") == self.answer
             return f"the answer is {report_answer}" if fails else ""
         finding = index_by_rule(report.findings).get(self.question)
-        if finding is None or not finding.number:
-            return f"{self.question} was not measured"
-        # The value of the finding "accuracy" is the difference from a model that always predicts
-        # the most frequent class. The accuracy itself is stored as a yardstick.
-        value = finding.yardsticks.get("accuracy", finding.value)
-        fails = COMPARISON_FUNCTIONS[self.sign](value, self.limit)
+        obstacle = self._explain_missing_score(report, finding)
+        if finding is None or obstacle:
+            return f"{self.question} was {obstacle}"
+        value, (low, high) = _select_score(finding)
+        compared_value, described_value = value, f"{value:.3f}"
+        if self.certainty:
+            # "<.5 surely" holds if even the upper end of the interval is below .5.
+            is_upper_end = (self.sign == "<") == (self.certainty == "surely")
+            compared_value = high if is_upper_end else low
+            described_value += f" [{low:.3f}, {high:.3f}]"
+        fails = COMPARISON_FUNCTIONS[self.sign](compared_value, self.limit)
         relation = "below" if self.sign == "<" else "above"
-        limit = f"{relation} the limit {self.limit:g}"
-        return f"{self.question} is {value:.3f}, which is {limit}" if fails else ""
+        comparison = f"{self.certainty} {relation}" if self.certainty else relation
+        limit = f"{comparison} the limit {self.limit:g}"
+        return f"{self.question} is {described_value}, which is {limit}" if fails else ""
+
+    def _explain_missing_score(self, report: AuditResult, finding: Finding | None) -> str:
+        """Explain why a score cannot be compared, such as "not measured"; empty if it can be."""
+        if finding is None:
+            return "not measured"
+        if 0 < finding.n < MIN_DISPLAYED_TEXTS:
+            return f"not measured: {finding.n} of {MIN_DISPLAYED_TEXTS} {report.words.texts}"
+        if finding.incomplete_tests and finding.role == "score":
+            reason = report.words.fill(explain_incomplete_tests(finding.incomplete_tests))
+            return f"not completely measured: {reason}"
+        if not finding.number:
+            return "not measured"
+        _, ends = _select_score(finding)
+        if self.certainty and any(map(math.isnan, ends)):
+            return "measured without a confidence interval"
+        return ""
+
+
+def _select_score(finding: Finding) -> tuple[float, tuple[float, float]]:
+    """Select the number that a condition compares, with both ends of its confidence interval.
+
+    The ends are NaN if there is no interval.
+    """
+    # The value of the finding "accuracy" is the difference from a model that always predicts the most
+    # frequent class. The accuracy itself is stored as a yardstick.
+    if "accuracy" in finding.yardsticks:
+        low = finding.yardsticks.get("accuracy_low", math.nan)
+        high = finding.yardsticks.get("accuracy_high", math.nan)
+        return finding.yardsticks["accuracy"], (low, high)
+    return finding.value, finding.ci95 or (math.nan, math.nan)
 
 
 COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
@@ -78,7 +124,7 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
     """Parse the conditions under which the command should fail, from the option ``--fail-on``.
 
     Args:
-        texts: conditions such as "no" or "faithfulness<.5".
+        texts: conditions such as "no", "faithfulness<.5" or "faithfulness<.5 surely".
 
     Raises:
         AttnProbeError: If a text is neither an answer nor a question with a limit.
@@ -90,12 +136,13 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
             conditions.append(FailureCondition(text, answer=text))
         elif match is not None and match[1] in COMPARABLE_SCORES:
             question, sign, limit = match[1], match[2], float(match[3])
-            conditions.append(FailureCondition(text, "", question, sign, limit))
+            certainty = match[4] or ""
+            conditions.append(FailureCondition(text, "", question, sign, limit, certainty))
         else:
             raise AttnProbeError(
                 f"--fail-on got {text!r}, expected an answer or a score with a limit such as "
-                f"'faithfulness<.5'. The answers are {', '.join(ANSWER_NAMES)}. The scores are "
-                f"{', '.join(COMPARABLE_SCORES)}."
+                f"'faithfulness<.5', optionally followed by 'surely' or 'possibly'. The answers are "
+                f"{', '.join(ANSWER_NAMES)}. The scores are {', '.join(COMPARABLE_SCORES)}."
             )
     return conditions
 

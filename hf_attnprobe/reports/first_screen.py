@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.core.terminal import truncate_start
@@ -19,13 +19,12 @@ from hf_attnprobe.documents.blocks import (
     Table,
 )
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
+from hf_attnprobe.reports.next_step import has_stopped_early, recommend_next_step
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.reports.verdict import (
     describe_finding,
     format_answer_reason,
     format_sentence,
-    get_min_texts,
-    suggest_total_texts,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
@@ -37,13 +36,13 @@ from hf_attnprobe.statistics.verdicts import (
     DISPLAY_ADVICE,
     DISPLAY_QUESTION,
     Finding,
+    choose_question_set,
     conclude,
-    explain_missing_questions,
     index_by_rule,
     join_rule_names,
-    list_deciding_findings,
+    join_words,
 )
-from hf_attnprobe.storage.provenance import format_repeat_command, is_repeatable
+from hf_attnprobe.storage.provenance import UNSUPPORTED_TESTS_KEY
 
 
 SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
@@ -235,97 +234,6 @@ def describe_source_hits(report: AuditResult) -> str | None:
     )
 
 
-# --- advice --------------------------------------------------------------------------------------
-
-
-BETTER_MODEL_ADVICE = (
-    "More texts will hardly change this: train the model further, or audit a better one."
-)
-"""Advice for a model that predicts no better than guessing."""
-
-
-NO_NUMBER_ADVICE = (
-    "The required tests ran, but no text gave a number. For example, attention to a single word has no "
-    "pattern that could be tested. Audit texts with several words."
-)
-"""Advice if required questions have no number, although their tests were run."""
-
-
-def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
-    """Return the command or the advice that should settle an open answer.
-
-    Args:
-        report: the audit's result.
-
-    Returns:
-        A command, or advice in words; None if the answer is not open or no step would settle it.
-    """
-    conclusion = conclude(report.findings)
-    if conclusion.answer != Answer.CANNOT_SAY:
-        return None
-    own_answers = index_by_rule(report.findings).get("own")
-    if own_answers is not None and own_answers.value == 0:
-        # The model generates none of the answers, so no other test or text would help.
-        return None
-    # The gate is the finding that must be "yes" before attention is judged, such as accuracy.
-    gate = conclusion.gate
-    if conclusion.is_closed and gate is not None and gate.value <= 0:
-        return BETTER_MODEL_ADVICE
-    if conclusion.why == explain_missing_questions(conclusion.missing):
-        # The next audit repeats the previous tests and adds the missing ones.
-        previous_tests = report.provenance.get("asked_for", {}).get("tests", {})
-        missing_tests: dict[str, dict] = {ALL_QUESTIONS[key].test: {} for key in conclusion.missing}
-        if own_answers is None:
-            missing_tests = {"scale": {}, "erasure": {}, "exchange": {}, **missing_tests}
-        if missing_tests.keys() <= set(report.provenance.get("tests", ())):
-            return NO_NUMBER_ADVICE
-        return _build_command(report, tests={**previous_tests, **missing_tests})
-    return _recommend_more_texts(report)
-
-
-def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
-    """Return a command or advice that provides as many texts as the open questions need."""
-    min_texts = get_min_texts(report.words)
-    open_findings = [
-        f for f in list_deciding_findings(report.findings) if f.answer == Answer.CANNOT_SAY
-    ]
-    suggestions = [suggest_total_texts(f, min_texts) for f in open_findings]
-    n_needed = max((n for n in suggestions if n is not None), default=None)
-    if n_needed is None:
-        return None
-    # Only different texts count, so a data set with copies must contain more texts.
-    n_needed = math.ceil(n_needed * report.n / report.n_distinct)
-    stopping = report.provenance.get("stopping")
-    has_unused_texts = "test_limit" in report.provenance.get("asked_for", {})
-    texts = report.words.texts
-    n_reachable = n_needed if has_unused_texts else min_texts
-    if has_stopped_early(stopping) and n_reachable <= stopping["n_texts"]:
-        n_texts = stopping["n_texts"]
-        progress = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        advice = f"{RESUME_NOTE}. {progress:.1%} is done."
-        if n_needed > n_texts:
-            advice += f" Even all {n_texts:,} {texts} of this audit may leave the answer open."
-        return advice
-    if _describe_shares(report.provenance.get("share")):
-        return "Some shares are missing. Join all of them with attnprobe report."
-    if not has_unused_texts:
-        return f"This audit used all available {texts}. Add more of them."
-    return _build_command(report, test_limit=n_needed, time=None)
-
-
-def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
-    """Return this audit's command with changed arguments, or advice if the command is unknown."""
-    if is_repeatable(report.provenance):
-        return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
-    flags = []
-    for name, value in changes.items():
-        if value is not None:
-            # The tests are a mapping, of which the command line lists the names.
-            printed_value = " ".join(value) if isinstance(value, Mapping) else value
-            flags.append(f"--{name.replace('_', '-')} {printed_value}")
-    return f"Run the audit again with {' '.join(flags)}."
-
-
 # --- the numbers ---------------------------------------------------------------------------------
 
 
@@ -339,12 +247,66 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
         line = build_number_line(finding)
         if line and not is_part:
             meaning = words.fill(SCALE_DESCRIPTION)
+            averaged_parts = describe_averaged_parts(report, finding)
+            if averaged_parts:
+                meaning += f"; {averaged_parts}"
         else:
             meaning = describe_finding(finding, words)
         number = FormattedNumber(finding.value, finding.ci95, digits=2) if line else None
         yield ScoreTableRow(
             finding.name.lower(), number, meaning, line, is_part, grade=str(finding.answer)
         )
+
+
+def describe_averaged_parts(report: AuditResult, score: Finding) -> str:
+    """Describe which parts were averaged to faithfulness, and why other parts were not.
+
+    Args:
+        report: the audit's result.
+        score: the finding about faithfulness.
+
+    Returns:
+        A clause such as "mean of importance, removal and mass; erasure was not measured". It is empty
+        if the finding does not record its parts.
+    """
+    if not score.averaged_parts:
+        return ""
+    findings = index_by_rule(report.findings)
+    counts = {findings[key].n for key in score.averaged_parts if key in findings}
+    names = []
+    for key in score.averaged_parts:
+        name = join_rule_names([key])
+        # The numbers of texts are only printed if they differ.
+        if len(counts) > 1 and key in findings:
+            name += f" ({report.words.format_text_count(findings[key].n)})"
+        names.append(name)
+    clauses = [f"mean of {join_words(names)}"]
+    question_set = choose_question_set(findings)
+    omitted_parts: dict[str, list[str]] = {}
+    for key in question_set.list_keys("part"):
+        if key not in score.averaged_parts:
+            reason = _explain_omitted_part(report, score, key)
+            omitted_parts.setdefault(reason, []).append(join_rule_names([key]))
+    for reason, omitted_names in omitted_parts.items():
+        verb = "was" if len(omitted_names) == 1 else "were"
+        clauses.append(f"{join_words(omitted_names)} {verb} {reason}")
+    return "; ".join(clauses)
+
+
+def _explain_omitted_part(report: AuditResult, score: Finding, key: str) -> str:
+    """Explain why a part of faithfulness was not averaged, as the end of "erasure was …"."""
+    test = ALL_QUESTIONS[key].test
+    n_texts = score.incomplete_tests.get(test)
+    if test in report.provenance.get(UNSUPPORTED_TESTS_KEY, ()):
+        return "not possible for this model"
+    if n_texts == 0:
+        return "not measured"
+    measured = index_by_rule(report.findings).get(key)
+    if n_texts is None and measured is not None:
+        n_texts = measured.n
+    if n_texts:
+        return f"only measured on {report.words.format_text_count(n_texts)}"
+    return "not defined for these texts"
 
 
 def build_number_line(finding: Finding) -> NumberLine | None:
@@ -493,21 +455,6 @@ def find_model_statistic(report: AuditResult, name: str) -> Statistic | None:
     return None
 
 
-RESUME_NOTE = "With --output-dir, running the same command again resumes the audit"
-"""Advice on resuming an audit that stopped at its time limit (``--time``)."""
-
-
-def has_stopped_early(
-    stopping: Mapping[str, Any] | None,
-) -> TypeGuard[Mapping[str, Any]]:
-    """Check whether a time limit ended an audit before it was complete.
-
-    Args:
-        stopping: entry "stopping" in the provenance; None without a time limit.
-    """
-    return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
-
-
 def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     """Return notes about an audit's time limit and the progress within it.
 
@@ -520,9 +467,9 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     if stopping is None:
         return []
     progress = (
-        f"With --time ({format_duration(stopping['seconds'])}), {stopping['runs_done']:,} of the "
-        f"{stopping['runs_of_full_audit']:,} runs of a complete audit were done (a run is one test "
-        "of one head, or set of heads, on one text)"
+        f"With --time (spent: {format_duration(stopping['seconds'])}), {stopping['runs_done']:,} of "
+        f"the {stopping['runs_of_full_audit']:,} runs of a complete audit were done (a run is one "
+        "test of one head, or set of heads, on one text)"
     )
     if not has_stopped_early(stopping):
         return [f"{progress}, so the audit is complete."]

@@ -17,7 +17,12 @@ import pandas as pd
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.statistics.differences import Difference, ModelPair, compare_model_pairs
-from hf_attnprobe.statistics.estimates import Estimate, StatisticKey, estimate_mean
+from hf_attnprobe.statistics.estimates import (
+    MIN_DISPLAYED_TEXTS,
+    Estimate,
+    StatisticKey,
+    estimate_mean,
+)
 from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.grades import Answer, Measure
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS, Question
@@ -38,6 +43,7 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.statistics.wording import format_distinct_count
 from hf_attnprobe.storage.provenance import (
     DISTINCT_TEXTS_KEY,
+    EARLIER_RUNS_KEY,
     flatten_settings,
     format_settings,
 )
@@ -163,7 +169,7 @@ These settings define which quantity an audit explains. If one of them differs b
 only their accuracy is compared.
 """
 
-OMITTED_SETTINGS = ("prediction", DISTINCT_TEXTS_KEY)
+OMITTED_SETTINGS = ("prediction", DISTINCT_TEXTS_KEY, EARLIER_RUNS_KEY)
 """Provenance keys that a comparison of settings describes in other words."""
 
 UNSET_VALUES = (None, "", "none", "default")
@@ -516,7 +522,10 @@ def compare_questions(
             findings=findings,
             measure=measure.description,
             means=tuple(map(_get_graded_number, findings, measure.values_by_audit)),
-            differences=tuple(differences.get(rule) for differences in differences_by_audit),
+            differences=tuple(
+                _hide_unreliable_difference(differences.get(rule))
+                for differences in differences_by_audit
+            ),
         )
         questions.append(question)
     return tuple(questions)
@@ -526,7 +535,7 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
     """Return the number that answers a question in an audit, with its confidence interval.
 
     For faithfulness and its parts, this is the number in the report. For all other questions, it is
-    the mean over the texts.
+    the mean over the texts. For fewer than ten texts, it is NaN.
 
     Args:
         finding: the audit's answer to the question; None if there is none.
@@ -539,7 +548,17 @@ def _get_graded_number(finding: Finding | None, values: pd.Series | None) -> Est
         return None
     if finding is not None and finding.role in ("score", "part"):
         return finding.estimate
-    return estimate_mean(values.to_numpy())
+    mean = estimate_mean(values.to_numpy())
+    if (mean.n or 0) < MIN_DISPLAYED_TEXTS:
+        return Estimate(float("nan"), None, mean.n)
+    return mean
+
+
+def _hide_unreliable_difference(difference: Difference | None) -> Difference | None:
+    """Return a difference, or None if it was computed from fewer than ten texts."""
+    if difference is None or (difference.n or 0) < MIN_DISPLAYED_TEXTS:
+        return None
+    return difference
 
 
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:

@@ -44,7 +44,12 @@ from hf_attnprobe.statistics.rows import (
 from hf_attnprobe.statistics.summary import Statistic, find_model_site, summarize
 from hf_attnprobe.statistics.wording import Wording, build_wording
 from hf_attnprobe.storage.folders import find_differences, write_atomically
-from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, read_summary, read_texts
+from hf_attnprobe.storage.provenance import (
+    DISTINCT_TEXTS_KEY,
+    UNSUPPORTED_TESTS_KEY,
+    read_summary,
+    read_texts,
+)
 from hf_attnprobe.storage.rows import (
     collect_rows,
     list_parts,
@@ -288,7 +293,12 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
         statistics=statistics,
         comparisons=compare_rankings(distinct_rows, seed=report.seed, **comparison_options),
         findings=compute_findings(
-            distinct_rows, classes, seed=report.seed, words=words, rules=report.rules
+            distinct_rows,
+            classes,
+            seed=report.seed,
+            words=words,
+            rules=report.rules,
+            unsupported_tests=provenance.get(UNSUPPORTED_TESTS_KEY, ()),
         ),
         contradictions=tuple(find_contradictions(rows, load_readings(), is_number=words.is_number)),
         notes=(

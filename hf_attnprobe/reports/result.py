@@ -38,7 +38,7 @@ from hf_attnprobe.statistics.wording import Wording, build_wording
 from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
 
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """Version of the JSON format of reports. It changes if a key is removed or gets a new meaning."""
 
 
@@ -133,6 +133,15 @@ class AuditResult:
         """Number of different texts, which is smaller than ``n`` if a text occurs several times."""
         return self.provenance.get(DISTINCT_TEXTS_KEY, self.n)
 
+    @property
+    def n_answered(self) -> int:
+        """Number of different texts on which the answer is based.
+
+        It is smaller than the number of audited texts if a time limit ended the audit, or if some texts
+        have no value. It is 0 if no question was answered.
+        """
+        return conclude(self.findings).n
+
     @cached_property
     def distinct_rows(self) -> Rows:
         """Rows in which all copies of a text are merged; all results are computed from them."""
@@ -179,7 +188,9 @@ def convert_report_to_json(report: AuditResult) -> dict:
         "schema_version": SCHEMA_VERSION,
         "model": report.model,
         "dataset": str(report.dataset),
-        "n": report.n,
+        "n": report.n_answered,
+        "n_texts": report.n,
+        "n_different_texts": report.n_distinct,
         "seed": report.seed,
         "predicts": report.predicts,
         "answer": str(report.answer),
@@ -198,13 +209,17 @@ def convert_report_to_json(report: AuditResult) -> dict:
 def _convert_score(report: AuditResult) -> dict | None:
     """Convert faithfulness, its interval and its parts to plain data.
 
-    The result is None if faithfulness was not measured.
+    The result is None if faithfulness was not measured. For fewer than ten texts, its value is None.
     """
     score = conclude(report.findings).score
     if score is None:
         return None
     parts = {f.rule: convert_to_plain(f.estimate) for f in report.findings if f.role == "part"}
-    return {**convert_to_plain(score.estimate), "parts": parts}
+    return {
+        **convert_to_plain(score.estimate),
+        "parts": parts,
+        "averaged_parts": list(score.averaged_parts),
+    }
 
 
 def _convert_verdict(report: AuditResult) -> dict:
@@ -218,7 +233,7 @@ def _convert_verdict(report: AuditResult) -> dict:
         "question": MAIN_QUESTION,
         "answer": str(conclusion.answer),
         "sentence": format_conclusion(report.findings, report.words),
-        "why": conclusion.why,
+        "why": report.words.fill(conclusion.why),
         "findings": convert_to_plain(findings),
     }
 
@@ -269,4 +284,5 @@ def parse_report_fields(data: Mapping) -> dict[str, Any]:
         AttnProbeError: If an entry has a wrong type.
     """
     parse_plain(Provenance, data["provenance"], "provenance")
-    return parse_fields(AuditResult, data, "examples", "rows")
+    # In the summary, "n" is the number of texts on which the answer is based.
+    return parse_fields(AuditResult, {**data, "n": data["n_texts"]}, "examples", "rows")

@@ -6,7 +6,7 @@ sources, and how the verdict follows from the findings.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,10 +48,14 @@ from hf_attnprobe.statistics.verdicts import (
     QuestionSet,
     choose_question_set,
     conclude,
+    explain_incomplete_tests,
     explain_too_few_texts,
     grade_measurement,
+    hide_unreliable_number,
     index_by_rule,
+    join_words,
     make_finding,
+    require_tests,
 )
 from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
@@ -67,6 +71,7 @@ def compute_findings(
     seed: int = 0,
     words: Wording = CLASS_WORDING,
     rules: Mapping[str, Rule] = RULES,
+    unsupported_tests: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Compute a finding for every question that the rows answer.
 
@@ -78,6 +83,7 @@ def compute_findings(
         seed: bootstrap seed for the confidence interval of R² (predicted numbers only).
         words: wording for this prediction type.
         rules: thresholds that grade the questions about attention, by question.
+        unsupported_tests: names of tests that the model cannot run. A verdict does not require them.
 
     Returns:
         The findings in the order of the rules.
@@ -86,7 +92,12 @@ def compute_findings(
     evidence = build_evidence(rows, label_names, words=words)
     predictions = select_predictions(rows)
     return compute_findings_from_evidence(
-        evidence, predictions, words=words, seed=seed, rules=rules
+        evidence,
+        predictions,
+        words=words,
+        seed=seed,
+        rules=rules,
+        unsupported_tests=unsupported_tests,
     )
 
 
@@ -97,6 +108,7 @@ def compute_findings_from_evidence(
     words: Wording = CLASS_WORDING,
     seed: int = 0,
     rules: Mapping[str, Rule] = RULES,
+    unsupported_tests: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Compute the findings from evidence that was already extracted from rows.
 
@@ -106,18 +118,34 @@ def compute_findings_from_evidence(
         words: wording for this prediction type.
         seed: bootstrap seed for the confidence interval of R² (predicted numbers only).
         rules: thresholds that grade the questions about attention, by question.
+        unsupported_tests: names of tests that the model cannot run. A verdict does not require them.
 
     Returns:
-        The findings: first about the predictions themselves, then about attention.
+        The findings: first about the predictions themselves, then about attention. Those about fewer
+        than ten texts have no number. The share of a language model's own answers is an exception,
+        because it only counts the audited prompts.
     """
     question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
     if question_set is ANSWER_SET:
         preconditions = [compute_own_answer_finding(evidence), compute_passage_finding(evidence)]
     else:
         preconditions = [compute_accuracy_finding(predictions, words, seed)]
-    if evidence is None:
-        return tuple(preconditions)
-    return (*preconditions, *iterate_attention_findings(evidence, rules, question_set))
+    findings = [*preconditions]
+    if evidence is not None:
+        attention_findings = iterate_attention_findings(evidence, rules, question_set)
+        required_tests = [
+            test for test in question_set.required_tests if test not in unsupported_tests
+        ]
+        incomplete_tests = evidence.count_missing_runs(required_tests)
+        findings += [
+            require_tests(finding, incomplete_tests, words.texts) for finding in attention_findings
+        ]
+    return tuple(
+        finding
+        if finding.rule == "own"
+        else hide_unreliable_number(finding, question_set.min_texts, words.texts)
+        for finding in findings
+    )
 
 
 def iterate_attention_findings(
@@ -405,8 +433,11 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
         f"difference is {difference.interval_text}, {consequence}.{calibration} {certainty}. "
         f"{explanation}"
     )
+    accuracy_low, accuracy_high = quality.accuracy.ci95 or (None, None)
     yardsticks = {
         "accuracy": quality.accuracy.value,
+        "accuracy_low": accuracy_low,
+        "accuracy_high": accuracy_high,
         "majority": quality.majority,
         "top_probability": top_probability.value,
         "calibration_error": quality.calibration_error,
@@ -518,6 +549,8 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     answer = grade(finding.estimate, RULES[finding.rule], min_texts)
     # An upper bound can show that a value is too low, but not that it is high enough.
     is_certain = answer == Answer.NO or not finding.is_upper_bound
+    if finding.role == "score" and finding.incomplete_tests:
+        is_certain = False
     default_answer = answer if is_certain else Answer.CANNOT_SAY
     return replace(finding, answer=default_answer, partly=None, yes=None)
 
@@ -616,20 +649,8 @@ def _list_answers(findings: Sequence[Finding]) -> str:
         listed_findings = [f for f in findings if f.rule in listed_rules]
         names = [f.name.lower() for f in listed_findings if f.answer == answer]
         if names:
-            clauses.append(f"{_join_names(names)}: {answer}")
+            clauses.append(f"{join_words(names)}: {answer}")
     return format_sentence("; ".join(clauses))
-
-
-def _join_names(names: Sequence[str]) -> str:
-    """Join names with commas and a final "and".
-
-    >>> _join_names(["erasure", "removal", "mass"])
-    'erasure, removal and mass'
-    """
-    *first_names, last_name = names
-    if not first_names:
-        return last_name
-    return f"{', '.join(first_names)} and {last_name}"
 
 
 def _describe_precision(importance: Finding) -> list[str]:
@@ -694,7 +715,8 @@ def suggest_total_texts(finding: Finding, min_texts: int = MIN_TEXTS) -> int | N
     Returns:
         The number of texts, or None if more texts would not settle the question.
     """
-    if finding.open_reason or not finding.n:
+    is_incomplete = finding.role == "score" and finding.incomplete_tests
+    if finding.open_reason or is_incomplete or not finding.n:
         return None
     additional = None
     if finding.n >= MIN_DISPLAYED_TEXTS:
@@ -718,6 +740,8 @@ def explain_open_answer(
     min_texts, texts = get_min_texts(words), words.texts
     if 0 < finding.n < min_texts:
         return words.fill(explain_too_few_texts(finding.n, min_texts))
+    if finding.incomplete_tests and finding.role == "score":
+        return words.fill(explain_incomplete_tests(finding.incomplete_tests))
     if finding.open_reason:
         return f"more {texts} will not settle it: {finding.open_reason.rstrip('.')}"
     n_suggested = suggest_total_texts(finding, min_texts)
@@ -732,10 +756,29 @@ def explain_open_answer(
     if len(possible_answers) > 2:
         alternatives = "anything from no to yes"
     if not counts_missing_texts:
-        return alternatives
+        return f"{alternatives}, because {_explain_range(finding, n_suggested, texts)}"
     if n_suggested is None:
         return f"{alternatives}: too close to a threshold for more {texts} to decide"
     return f"{alternatives}: about {n_suggested - finding.n:,} more {texts} should settle it"
+
+
+def _explain_range(finding: Finding, n_suggested: int | None, texts: str) -> str:
+    """Explain in a clause why several answers remain possible.
+
+    Args:
+        finding: the open finding, which has an interval.
+        n_suggested: number of texts that should settle the question; None if more texts would not.
+        texts: word for the audited inputs, such as "texts" or "prompts".
+    """
+    assert finding.ci95 is not None
+    low, high = finding.ci95
+    thresholds = sorted({*finding.rule_with_thresholds.thresholds.values()})
+    crossed_thresholds = [f"{value:.2f}" for value in thresholds if low <= value <= high]
+    noun = "the threshold" if len(crossed_thresholds) == 1 else "the thresholds"
+    reason = f"the interval from {low:.2f} to {high:.2f} contains {noun} {join_words(crossed_thresholds)}"
+    if n_suggested is None:
+        return f"{reason}, which is too close for more {texts} to decide"
+    return f"{reason}; with more {texts}, it gets narrower"
 
 
 def compute_additional_texts(finding: Finding) -> float | None:

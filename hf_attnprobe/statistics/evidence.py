@@ -1,6 +1,6 @@
 """Evidence: everything that was measured for a model at one site, used to answer the questions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,11 +12,13 @@ from hf_attnprobe.statistics.estimates import (
     estimate_function_of_means,
     estimate_mean,
 )
-from hf_attnprobe.statistics.rows import Rows, Texts
+from hf_attnprobe.statistics.grades import MIN_PROMPTS, MIN_TEXTS
+from hf_attnprobe.statistics.rows import PREDICTION_TEST, Rows, Texts
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
     CLASSIFIER_PARTS,
     DELETION_PARTS,
+    MIN_FAITHFULNESS_PARTS,
     Part,
     add_commonest_position,
     find_default_classes,
@@ -41,12 +43,15 @@ class Evidence:
         greedy_share: share of texts for which a language model generates the explained answer
             itself, with greedy decoding. The other attributes are then restricted to these
             texts. None for other models.
+        n_tested: number of different texts on which each test ran at this site, by test name. It
+            also counts texts for which the statistics of the test are undefined.
     """
 
     texts: Texts
     words: Wording = CLASS_WORDING
     classes: Mapping[str, np.ndarray] = field(default_factory=dict)
     greedy_share: Estimate | None = None
+    n_tested: Mapping[str, int] = field(default_factory=dict)
 
     def get_values(self, name: str) -> np.ndarray:
         """Get the values of a statistic.
@@ -102,9 +107,37 @@ class Evidence:
         return estimate_function_of_means(columns, call_with_separate_means)
 
     @property
+    def min_texts(self) -> int:
+        """Smallest number of texts that are needed to answer a question about this type of model."""
+        return MIN_PROMPTS if self.words.kind == "answer" else MIN_TEXTS
+
+    @property
     def parts(self) -> Sequence[Part]:
-        """Faithfulness parts for this type of model."""
-        return ANSWER_PARTS if self.words.kind == "answer" else CLASSIFIER_PARTS
+        """Faithfulness parts that are averaged.
+
+        A part is left out if its test ran on fewer texts than an answer requires, while at least two
+        other parts have enough texts.
+        """
+        all_parts = ANSWER_PARTS if self.words.kind == "answer" else CLASSIFIER_PARTS
+        covered_parts = []
+        for part in all_parts:
+            n_texts = self.n_tested.get(part.resolve(self.texts).test)
+            if n_texts is None or n_texts >= self.min_texts:
+                covered_parts.append(part)
+        return covered_parts if len(covered_parts) >= MIN_FAITHFULNESS_PARTS else all_parts
+
+    def count_missing_runs(self, tests: Iterable[str]) -> dict[str, int]:
+        """Count the texts of all tests that did not run on as many texts as an answer requires.
+
+        Args:
+            tests: names of the tests that an answer requires.
+
+        Returns:
+            Number of texts on which the test ran, by test name; 0 if the test did not run. Tests that
+            ran on enough texts are left out.
+        """
+        n_texts_by_test = {test: self.n_tested.get(test, 0) for test in tests}
+        return {test: n for test, n in n_texts_by_test.items() if n < self.min_texts}
 
     @cached_property
     def default_classes(self) -> list[str]:
@@ -170,7 +203,8 @@ def build_evidence(
         return None
     texts = select_site_texts(rows, site)
     predictions = select_predictions(rows).align_to(texts.index)
-    evidence = Evidence(texts, words, group_by_class(predictions, label_names))
+    classes = group_by_class(predictions, label_names)
+    evidence = Evidence(texts, words, classes, n_tested=_count_tested_texts(rows, site))
     if GREEDY_STATISTIC not in texts:
         return evidence
 
@@ -180,6 +214,19 @@ def build_evidence(
     greedy_share = estimate_mean(is_greedy, share=True)
     greedy_texts = add_commonest_position(greedy_evidence.texts)
     return replace(greedy_evidence, texts=greedy_texts, greedy_share=greedy_share)
+
+
+def _count_tested_texts(rows: Rows, site: tuple[int, int]) -> dict[str, int]:
+    """Count the texts on which each test ran at a site, including texts with undefined values."""
+    masks: dict[str, np.ndarray] = {}
+    for column in rows.columns:
+        test, _, *column_site = column
+        if tuple(column_site) != site or test == PREDICTION_TEST:
+            continue
+        is_tested = masks.get(test, np.zeros(len(rows), dtype=bool))
+        # Usually the first column already contains all texts.
+        masks[test] = is_tested if is_tested.all() else is_tested | rows.read_mask(column)
+    return {test: int(is_tested.sum()) for test, is_tested in masks.items()}
 
 
 GREEDY_STATISTIC = "answer_is_greedy"

@@ -26,8 +26,6 @@ from hf_attnprobe.statistics.grades import (
 )
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
-    CLASSIFIER_PARTS,
-    DELETION_PARTS,
     DROP,
     ERASURE,
     EXCHANGE_STATISTIC,
@@ -61,6 +59,7 @@ class Measurement:
         lower_estimate: lower bound, if ``estimate`` is only an upper bound.
         open_reason: reason why even more texts would not settle the answer.
         is_upper_bound: whether ``estimate`` is only an upper bound.
+        averaged_parts: keys of the questions whose numbers were averaged; only for faithfulness.
     """
 
     estimate: Estimate
@@ -69,6 +68,7 @@ class Measurement:
     lower_estimate: Estimate | None = None
     open_reason: str = ""
     is_upper_bound: bool = False
+    averaged_parts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,12 @@ def measure_faithfulness(evidence: Evidence, rule: Rule) -> Measurement | None:
         _describe_default_classes(evidence),
         _describe_class_differences(explained),
     ]
-    return Measurement(faithfulness.score, "".join([sentence, *notes]), yardsticks)
+    return Measurement(
+        faithfulness.score,
+        "".join([sentence, *notes]),
+        yardsticks,
+        averaged_parts=tuple(faithfulness.parts),
+    )
 
 
 def _describe_seed_spread(score: Estimate, rule: Rule) -> str:
@@ -274,9 +279,10 @@ def _describe_deletion(evidence: Evidence, score: Estimate) -> str:
     Returns:
         A sentence; empty if words could not be compared in both ways, or if both ways agree.
     """
-    if evidence.parts is not CLASSIFIER_PARTS:
+    if evidence.words.kind == "answer":
         return ""
-    deletion = compute_faithfulness(evidence.texts, parts=DELETION_PARTS).score
+    deletion_parts = [part.fallback or part for part in evidence.parts]
+    deletion = compute_faithfulness(evidence.texts, parts=deletion_parts).score
     if not deletion.n:
         return ""
     if not has_exchanges(evidence.texts):

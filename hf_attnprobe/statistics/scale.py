@@ -27,8 +27,10 @@ source      How often the first unit is the source of the answer: 1 means always
             as the best baseline. The baselines are a random unit, the longest, the first and the last
             unit, and the unit at the most common position.
 
-A part counts if it was measured for at least ten texts. At least two parts are needed. All parts are
-functions of means over texts, so a jackknife gives the confidence interval for faithfulness (Miller 1974).
+A part counts if it was measured for at least ten texts. At least two parts are needed. If a time limit
+ended a test before it ran on the texts that an answer requires, the parts of this test do not count either,
+so that a few texts do not make the interval of many texts wider. All parts are functions of means over
+texts, so a jackknife gives the confidence interval for faithfulness (Miller 1974).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -76,6 +78,7 @@ class Part:
             interval is then at least as wide as the exact interval for this share.
         fallback: part that replaces this one if no word was exchanged. None if this part does not
             need exchanged words.
+        test: name of the faithfulness test that measures the required statistics.
     """
 
     key: str
@@ -84,6 +87,7 @@ class Part:
     reach_statistic: str = ""
     is_share: bool = False
     fallback: "Part | None" = None
+    test: str = ""
 
     def resolve(self, texts: Texts) -> "Part":
         """Return the part that the texts allow: this one, or its fallback.
@@ -167,13 +171,22 @@ def has_exchanges(texts: Texts) -> bool:
     return not np.isnan(texts.get_values(EXCHANGE_STATISTIC)).all()
 
 
-DELETION_IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean)
+DELETION_IMPORTANCE = Part("importance", ("importance@{}",), _take_first_mean, test="scale")
 DELETION_REMOVAL = Part(
-    "removal", ("removal@random", "removal@{}", "removal@best"), _compute_position_to_best
+    "removal",
+    ("removal@random", "removal@{}", "removal@best"),
+    _compute_position_to_best,
+    test="scale",
 )
-DELETION_MASS = Part("mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines)
+DELETION_MASS = Part(
+    "mass", ("mass@{}", "mass_by_chance@{}"), _compute_position_above_baselines, test="scale"
+)
 IMPORTANCE = Part(
-    "importance", ("exchange_importance@{}",), _take_first_mean, fallback=DELETION_IMPORTANCE
+    "importance",
+    ("exchange_importance@{}",),
+    _take_first_mean,
+    fallback=DELETION_IMPORTANCE,
+    test="exchange",
 )
 ERASURE = Part(
     key="erasure",
@@ -184,18 +197,21 @@ ERASURE = Part(
     ),
     combine=_compute_position_to_best,
     reach_statistic="lead_is_lost",
+    test="erasure",
 )
 REMOVAL = Part(
     "removal",
     ("exchange_removal@random", "exchange_removal@{}", "exchange_removal@best"),
     _compute_position_to_best,
     fallback=DELETION_REMOVAL,
+    test="exchange",
 )
 MASS = Part(
     "mass",
     ("exchange_mass@{}", "exchange_mass_by_chance@{}"),
     _compute_position_above_baselines,
     fallback=DELETION_MASS,
+    test="exchange",
 )
 DELETION_PARTS = (DELETION_IMPORTANCE, ERASURE, DELETION_REMOVAL, DELETION_MASS)
 """Parts of a classifier's faithfulness if words are deleted instead of exchanged."""
@@ -223,8 +239,10 @@ SOURCE_BASELINES = {
 The baselines are simple guesses without attention. For example, "first" always guesses the first unit of
 the passage.
 """
-ORDER = Part("order", ("source_agreement@{}",), _take_first_mean)
-DROP = Part("drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best)
+ORDER = Part("order", ("source_agreement@{}",), _take_first_mean, test="sources")
+DROP = Part(
+    "drop", ("drop@random", "drop@{}", "drop@best"), _compute_position_to_best, test="sources"
+)
 SOURCE_STATISTICS = ("source_found@{}", *SOURCE_BASELINES.values())
 """Names of the statistics that show how often the source of an answer is found.
 
@@ -232,7 +250,13 @@ The source is the unit of the passage on which the answer depends most. In the f
 replaced by the name of a ranking, such as ``source_found@attention``. The other names belong to
 guesses without attention, such as ``source_found@first`` for the first unit.
 """
-SOURCE = Part("source", SOURCE_STATISTICS, _compute_position_above_baselines, is_share=True)
+SOURCE = Part(
+    "source",
+    SOURCE_STATISTICS,
+    _compute_position_above_baselines,
+    is_share=True,
+    test="sources",
+)
 ANSWER_PARTS = (ORDER, DROP, SOURCE)
 """Parts of a language model's faithfulness, in the order in which reports list them.
 

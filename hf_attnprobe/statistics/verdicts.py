@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import (
     MIN_PROMPTS,
     MIN_TEXTS,
@@ -216,6 +216,10 @@ class Finding:
         open_reason: reason why even more texts would not settle an answer "cannot say".
         partly: user-defined threshold for "partly"; None if the rule's own threshold was used.
         yes: user-defined threshold for "yes"; None if the rule's own threshold was used.
+        averaged_parts: rules whose numbers were averaged; only for faithfulness.
+        incomplete_tests: tests that a verdict requires, but that did not run on enough texts. Each is
+            mapped to the number of texts on which it ran, which is 0 if it did not run. Only for
+            findings that decide the verdict.
 
     Raises:
         AttnProbeError: the rule does not exist.
@@ -232,6 +236,8 @@ class Finding:
     open_reason: str = field(default="", metadata={"plain_name": "open_because"})
     partly: float | None = None
     yes: float | None = None
+    averaged_parts: tuple[str, ...] = ()
+    incomplete_tests: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -361,7 +367,69 @@ def grade_measurement(
     return replace(
         finding,
         is_upper_bound=measurement.is_upper_bound,
+        averaged_parts=tuple(measurement.averaged_parts),
         open_reason=measurement.open_reason if answer == Answer.CANNOT_SAY else "",
+    )
+
+
+def require_tests(finding: Finding, incomplete_tests: Mapping[str, int], texts: str) -> Finding:
+    """Leave a question open if tests that a verdict requires did not run on enough texts.
+
+    Otherwise, an audit with fewer tests could be more confident than an audit with all tests. For
+    example, the mean of three parts can be certainly below a threshold, while the mean of four parts is
+    not.
+
+    Args:
+        finding: answer to a question.
+        incomplete_tests: number of texts on which each of these tests ran, by test name.
+        texts: word for the audited inputs, such as "texts" or "prompts".
+
+    Returns:
+        The finding with a record of these tests, if it decides the verdict; other findings are
+        unchanged. The answer about faithfulness becomes "cannot say", because its number lacks the
+        results of these tests.
+    """
+    if not incomplete_tests or finding.role not in ("score", "effect"):
+        return finding
+    finding = replace(finding, incomplete_tests=dict(incomplete_tests))
+    if finding.role != "score":
+        return finding
+    reason = explain_incomplete_tests(incomplete_tests).format(texts=texts)
+    return replace(
+        finding,
+        answer=Answer.CANNOT_SAY,
+        sentence=(
+            f"{finding.name}: {Answer.CANNOT_SAY}. {finding.explanation} This is no answer yet, "
+            f"because {reason}."
+        ),
+    )
+
+
+def hide_unreliable_number(finding: Finding, min_texts: int, texts: str) -> Finding:
+    """Remove the number of a finding that was measured on fewer than ten different texts.
+
+    All outputs of an audit, such as the JSON and a model card, then show no number.
+
+    Args:
+        finding: answer to a question.
+        min_texts: smallest number of texts for an answer.
+        texts: word for the audited inputs, such as "texts" or "prompts".
+
+    Returns:
+        The finding without number, interval and yardsticks. It is unchanged if there are enough
+        texts or none.
+    """
+    if not 0 < finding.n < MIN_DISPLAYED_TEXTS:
+        return finding
+    reason = explain_too_few_texts(finding.n, min_texts).format(texts=texts)
+    return replace(
+        finding,
+        answer=Answer.CANNOT_SAY,
+        sentence=f"{finding.name}: {Answer.CANNOT_SAY}. {reason[0].upper()}{reason[1:]}.",
+        value=math.nan,
+        ci95=None,
+        yardsticks={},
+        averaged_parts=(),
     )
 
 
@@ -420,12 +488,15 @@ class QuestionSet:
         gate: key of the rule that must be answered yes. Otherwise there is no verdict.
         closed_texts: two clauses for reports if the gate is not answered yes: the situation, and
             why there is no verdict.
+        required_tests: tests without which there is no verdict, in the order in which reports list
+            them. A test that the model cannot run is not required.
         min_texts: smallest number of texts for an answer.
     """
 
     questions: Mapping[str, Question]
     gate: str
     closed_texts: tuple[str, str]
+    required_tests: tuple[str, ...]
     min_texts: int = MIN_TEXTS
 
     def list_keys(self, role: str) -> list[str]:
@@ -447,6 +518,8 @@ CLASSIFIER_SET = QuestionSet(
         "the model is not shown to be better than guessing",
         "there are no predictions that are worth explaining",
     ),
+    # The test scale finds the classes that are predicted by default, also if words are exchanged.
+    required_tests=("scale", "erasure", "exchange", "uniform_attention"),
 )
 """Questions about classifiers.
 
@@ -459,6 +532,7 @@ ANSWER_SET = QuestionSet(
         "the answer is not shown to depend on the passage",
         "a passage on which the answer does not depend cannot explain it",
     ),
+    required_tests=("sources", "permutation", "knockout"),
     min_texts=MIN_PROMPTS,
 )
 """Questions about language models that answer from a passage.
@@ -521,6 +595,12 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
     return (
         (closed_condition, Answer.CANNOT_SAY, closed_reason),
         (
+            f"one of the tests {join_words(question_set.required_tests)} did not run on at least "
+            f"{question_set.min_texts} texts, although the model can run it",
+            Answer.CANNOT_SAY,
+            "an audit with fewer tests must not be more confident than an audit with all tests",
+        ),
+        (
             f"the answer to {effects} is no",
             Answer.NO,
             "attention may rank the tokens well, but it does not decide the output",
@@ -531,7 +611,7 @@ def list_verdict_steps(question_set: QuestionSet) -> tuple[tuple[str, str, str],
             "attention is less than two fifths of the way from a random order to the best one",
         ),
         (
-            f"{score} or an effect was not measured, or an effect is open",
+            f"{score} or an effect has no number, or an effect is open",
             Answer.CANNOT_SAY,
             "a verdict needs both",
         ),
@@ -569,6 +649,9 @@ class Conclusion:
         gate: finding that shows whether there is anything to explain; None if it was not
             measured.
         missing: keys of questions that a verdict requires but that were not measured.
+        incomplete_tests: tests that a verdict requires, but that did not run on enough texts, with the
+            number of texts on which each ran.
+        n: number of different texts on which the answer is based.
     """
 
     answer: Answer
@@ -577,6 +660,8 @@ class Conclusion:
     question_set: QuestionSet = CLASSIFIER_SET
     gate: Finding | None = None
     missing: Sequence[str] = ()
+    incomplete_tests: Mapping[str, int] = field(default_factory=dict)
+    n: int = 0
 
     @property
     def is_closed(self) -> bool:
@@ -604,9 +689,16 @@ def conclude(findings: Sequence[Finding]) -> Conclusion:
     gate = indexed_findings.get(question_set.gate)
     needed_keys = (*question_set.list_keys("score"), *question_set.list_keys("effect"))
     missing_keys = [key for key in needed_keys if key not in indexed_findings]
+    incomplete_tests: dict[str, int] = {}
+    for finding in findings:
+        incomplete_tests |= finding.incomplete_tests
     n_texts = _count_texts(findings, gate, effects, score)
-    answer, why = _determine_verdict(question_set, n_texts, gate, effects, score, missing_keys)
-    return Conclusion(answer, why, score, question_set, gate, missing_keys)
+    answer, why = _determine_verdict(
+        question_set, n_texts, gate, effects, score, missing_keys, incomplete_tests
+    )
+    return Conclusion(
+        answer, why, score, question_set, gate, missing_keys, incomplete_tests, n_texts
+    )
 
 
 def list_deciding_findings(findings: Sequence[Finding]) -> list[Finding]:
@@ -636,6 +728,44 @@ def explain_too_few_texts(n: int, min_texts: int) -> str:
         A clause with the placeholder ``{texts}``, which stands for "texts" or "prompts".
     """
     return f"there are only {n} of the {min_texts} required {{texts}}"
+
+
+def explain_incomplete_tests(incomplete_tests: Mapping[str, int]) -> str:
+    """Explain in a clause which tests a verdict still requires.
+
+    Args:
+        incomplete_tests: number of texts on which each of these tests ran, by test name.
+
+    Returns:
+        A clause with the placeholder ``{texts}`` if a test ran on too few texts.
+
+    >>> explain_incomplete_tests({"erasure": 0, "exchange": 10})
+    'a verdict also needs the test erasure, and the test exchange ran on only 10 {texts}'
+    """
+    absent_tests = [test for test, n in incomplete_tests.items() if not n]
+    clauses = []
+    if absent_tests:
+        noun = "test" if len(absent_tests) == 1 else "tests"
+        clauses.append(f"a verdict also needs the {noun} {join_words(absent_tests)}")
+    short_tests = {test: n for test, n in incomplete_tests.items() if n}
+    for n in sorted(set(short_tests.values())):
+        tests = [test for test, n_texts in short_tests.items() if n_texts == n]
+        noun = "test" if len(tests) == 1 else "tests"
+        clauses.append(f"the {noun} {join_words(tests)} ran on only {n} {{texts}}")
+    return ", and ".join(clauses)
+
+
+def join_words(words: Sequence[str]) -> str:
+    """Join words with commas and a final "and".
+
+    Args:
+        words: one or more words or phrases.
+
+    >>> join_words(["erasure", "removal", "mass"])
+    'erasure, removal and mass'
+    """
+    *first_words, last_word = words
+    return f"{', '.join(first_words)} and {last_word}" if first_words else last_word
 
 
 def explain_missing_questions(missing_keys: Sequence[str]) -> str:
@@ -685,6 +815,7 @@ def _determine_verdict(
     effects: Sequence[Finding],
     score: Finding | None,
     missing_keys: Sequence[str],
+    incomplete_tests: Mapping[str, int],
 ) -> tuple[Answer, str]:
     """Determine the verdict and its reason, by the steps in :func:`list_verdict_steps`.
 
@@ -695,6 +826,8 @@ def _determine_verdict(
         effects: findings about the effect of attention on the output.
         score: finding about faithfulness; None if not measured.
         missing_keys: keys of required questions that were not measured.
+        incomplete_tests: required tests that did not run on enough texts, with their numbers of
+            texts.
 
     Returns:
         The verdict, and its reason, which is empty if faithfulness alone decides.
@@ -703,6 +836,8 @@ def _determine_verdict(
         return Answer.CANNOT_SAY, explain_too_few_texts(n_texts, question_set.min_texts)
     if gate is not None and gate.n and gate.answer != Answer.YES:
         return Answer.CANNOT_SAY, question_set.closed_texts[0]
+    if incomplete_tests:
+        return Answer.CANNOT_SAY, explain_incomplete_tests(incomplete_tests)
     negative_effects = [effect.rule for effect in effects if effect.answer == Answer.NO]
     if negative_effects:
         return Answer.NO, RULES[negative_effects[0]].if_no

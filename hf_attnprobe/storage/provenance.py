@@ -85,6 +85,17 @@ RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 DISTINCT_TEXTS_KEY = "different_texts"
 """Provenance key of the number of different texts, if a text occurs several times in the data."""
 
+EARLIER_RUNS_KEY = "earlier_runs"
+"""Provenance key of the settings of earlier runs in the same output folder.
+
+It only lists settings that differ from those of the last run, and is missing if there are none.
+"""
+UNSUPPORTED_TESTS_KEY = "unsupported_tests"
+"""Provenance key of the tests that a verdict usually requires, but that the model cannot run.
+
+Each test is mapped to the reason. There is no such entry if the model can run all of them.
+"""
+
 
 class Provenance(TypedDict, total=False):
     """Provenance keys that reports read; the recorded provenance can have further keys.
@@ -93,12 +104,15 @@ class Provenance(TypedDict, total=False):
         model_fingerprint: Hash of the model weights.
         data_fingerprint: Hash of the data set, or hashes of its splits by split name.
         different_texts: Number of different texts; only if a text occurs several times.
+        unsupported_tests: Reasons for tests that a verdict usually requires, but that the model cannot
+            run, by test name.
         options: Options of each test, by test name.
         sites: Tested layers and heads.
         head_sets: Names of tested head sets.
         prediction: Description of the predictions, such as classes or numbers.
         tests: Test names.
         classes: Class names.
+        earlier_runs: Command options of earlier runs in the same folder, if they were different.
         asked_for: Command options that differ from their defaults, see `collect_settings`.
         architecture: Description of the model architecture.
         versions: Python and package versions, see `get_versions`.
@@ -120,6 +134,7 @@ class Provenance(TypedDict, total=False):
     model_fingerprint: str
     data_fingerprint: str | dict[str, str]
     different_texts: int
+    unsupported_tests: dict[str, str]
     options: dict[str, dict[str, Any]]
     sites: dict[str, Any]
     head_sets: tuple[str, ...]
@@ -127,6 +142,7 @@ class Provenance(TypedDict, total=False):
     tests: tuple[str, ...]
     classes: tuple[str, ...]
     asked_for: dict[str, Any]
+    earlier_runs: list[dict[str, Any]]
     architecture: dict[str, Any]
     versions: dict[str, str]
     attention: str | None
@@ -294,6 +310,23 @@ def format_repeat_command(verb: str, provenance: Mapping[str, Any], **changes: A
             assignments.append(f"{test}.{name}={format_option_value(value)}")
     settings |= {"tests": list(options_by_test) or None, "set": assignments or None}
     return shlex.join(["attnprobe", verb, *_format_flags(settings)])
+
+
+def format_all_commands(verb: str, provenance: Mapping[str, Any]) -> list[str]:
+    """Return the shell commands of all runs in an output folder, in their order.
+
+    Args:
+        verb: Command name, such as "audit".
+        provenance: A report's record of its run and of earlier runs in the same folder.
+
+    Returns:
+        Different commands. The last one is that of the report.
+    """
+    earlier_commands = [
+        format_repeat_command(verb, {"asked_for": settings})
+        for settings in provenance.get(EARLIER_RUNS_KEY, ())
+    ]
+    return [*earlier_commands, format_repeat_command(verb, provenance)]
 
 
 def _format_flags(settings: Mapping[str, Any]) -> list[str]:

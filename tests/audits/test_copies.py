@@ -208,7 +208,7 @@ def test_the_readme_of_published_rows_counts_different_texts(folder):
     data = DatasetReference.from_name("reviews")
 
     def render(n_distinct):
-        rows = PublishedRows("all", data, "test", report.n, n_distinct, **facts)
+        rows = PublishedRows("all", data, "test", report.n, n_distinct, n_distinct, **facts)
         return render_rows_readme("acme/rows", "acme/model", [rows], None)
 
     assert "240 texts (12 different) from `reviews`" in render(12)

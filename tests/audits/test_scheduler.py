@@ -1,5 +1,7 @@
 """Audits with a time: what runs first, that it ends, and that the same command goes on."""
 
+import json
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
 from hf_attnprobe.audits.options import parse_duration, parse_time_limit
 from hf_attnprobe.audits.runner import plan_batches
 from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time
+from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
@@ -79,8 +82,25 @@ def test_with_time_enough_nothing_is_left_out(model):
     report = run(model, time="1h")
     facts = report.provenance["stopping"]
     assert facts["runs_done"] == facts["runs_of_full_audit"]
-    assert report.notes[0].startswith("With --time (about 60 min), ")
+    assert 0 < facts["seconds"] < facts["time_limit"] == 3600
+    spent = format_duration(facts["seconds"])
+    assert report.notes[0].startswith(f"With --time (spent: {spent}), ")
     assert all(s.n == 60 for s in means_of(report).values())
+
+
+def test_time_and_commands_of_a_report_are_those_of_all_runs_in_its_folder(model, tmp_path):
+    folder = tmp_path / "out"
+    first = run(model, folder, time="1h")
+    again = run(model, folder, time="30m")
+    seconds = [report.provenance["stopping"]["seconds"] for report in (first, again)]
+    assert seconds[1] > seconds[0] > 0
+    assert "earlier_runs" not in first.provenance
+    assert [asked["time"] for asked in again.provenance["earlier_runs"]] == ["1h"]
+    for text in (again.to_markdown(), again.to_html()):
+        assert "--time 1h" in text and "--time 30m" in text
+    stored = json.loads((folder / "runs.json").read_text())
+    assert [entry["asked_for"]["time"] for entry in stored] == ["1h", "30m"]
+    assert sum(entry["seconds"] for entry in stored) >= seconds[1]
 
 
 class Worker:

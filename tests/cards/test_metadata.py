@@ -1,12 +1,13 @@
 """Metadata of model cards: results, numbers and names that are written and read back."""
 
+import dataclasses
 import math
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_attnprobe.cards.card import update_readme
+from hf_attnprobe.cards.card import render_card, update_readme
 from hf_attnprobe.cards.metadata import (
     AuditSummary,
     CardContent,
@@ -90,3 +91,33 @@ def test_names_are_those_of_the_hub_or_the_last_part_of_a_folder(tmp_path):
     assert DatasetReference.from_name(str(tmp_path / "mine")) == DatasetReference("mine")
     assert DatasetReference.from_name("babi1=data/babi") == DatasetReference("babi1")
     assert strip_local_folders("C:\\models\\a") == "a"
+
+
+def test_no_number_of_fewer_than_ten_different_texts_is_published():
+    made = card(finding())
+
+    def results_of(n):
+        audit = AuditSummary(
+            DatasetReference.from_name("/data/claims.csv"),
+            "test",
+            40,
+            0,
+            None,
+            (dataclasses.replace(finding(), n=n),),
+        )
+        return build_eval_results(CardContent(made.checkpoint, (audit,)))
+
+    assert len(results_of(10)) == len(results_of(9)) + 1
+
+
+def test_a_card_states_on_how_many_texts_its_answer_is_based():
+    made = card(finding())
+    audit = AuditSummary(
+        DatasetReference.from_name("claims"), "test", 300, 0, "Cannot say.", n_answered=30
+    )
+    text = render_card(CardContent(made.checkpoint, (audit,)))
+    assert (
+        "Audit of 300 texts from `claims` (split `test`); the answer is based on 30 texts" in text
+    )
+    whole = dataclasses.replace(audit, n_answered=300)
+    assert "is based on" not in render_card(CardContent(made.checkpoint, (whole,)))

@@ -73,7 +73,7 @@ def test_json_is_as_documented(printed, checkpoint, reviews_folder):
 
 def test_the_folder_holds_what_was_printed(printed):
     found, folder = printed
-    expected = "audit.json rows summary.json report.md report.html texts.json"
+    expected = "audit.json rows runs.json summary.json report.md report.html texts.json"
     assert {f.name for f in folder.iterdir()} == set(expected.split())
     summary = strict((folder / "summary.json").read_text())
     assert {key: summary[key] for key in found} == found

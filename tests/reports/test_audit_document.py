@@ -213,7 +213,12 @@ def test_reports_of_both_kinds_keep_the_schema(shown):
     check.validate(embedded)
     assert embedded["findings"] == whole["findings"]
     assert [s for s in embedded["statistics"] if s not in whole["statistics"]] == []
-    for wrong in ({"answer": "perhaps"}, {"n": 0}, {"statistics": [{}]}, {"schema_version": "0"}):
+    for wrong in (
+        {"answer": "perhaps"},
+        {"n_texts": 0},
+        {"statistics": [{}]},
+        {"schema_version": "0"},
+    ):
         with pytest.raises(jsonschema.ValidationError):
             check.validate(whole | wrong)
 

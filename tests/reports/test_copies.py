@@ -44,6 +44,7 @@ def make_report(rows, n_distinct):
     n = rows.example_id.nunique()
     provenance = {
         "tests": TESTS,
+        "unsupported_tests": {"exchange": "its units cannot be exchanged"},
         "options": {},
         "classes": ["neg", "pos"],
         "prediction": {"kind": "classes", "name": "classes", "outcomes": ["neg", "pos"]},

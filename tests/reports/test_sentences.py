@@ -1,5 +1,7 @@
 """No printed sentence contradicts the rows: both are computed again in plain pandas."""
 
+import math
+
 import datasets
 import numpy as np
 import pytest
@@ -49,8 +51,10 @@ def check_findings(report, rows):
         if finding.rule == "accuracy":
             continue
         lowest, highest = numbers[finding.rule]
-        check_words(finding)
         assert finding.n == highest.n
+        if is_of_few_texts(finding):
+            continue
+        check_words(finding)
         assert finding.value == pytest.approx(highest.value, abs=1e-9)
         interval = highest.compute_interval()
         if interval is None:  # a text more or less leaves no way to speak of
@@ -70,6 +74,17 @@ def check_findings(report, rows):
             assert finding.answer == expected, finding
 
 
+def is_of_few_texts(finding):
+    """Whether a finding is of fewer than ten texts; it then has no number, not even in its sentence."""
+    if not 0 < finding.n < 10:
+        return False
+    assert (finding.answer, finding.ci95, finding.yardsticks) == ("cannot say", None, {})
+    assert math.isnan(finding.value)
+    count = f"There are only {finding.n} of the 30 required texts."
+    assert finding.sentence.partition(". ")[2] == count
+    return True
+
+
 def check_words(finding):
     """The sentence begins with its answer, and names its number."""
     sentence = finding.sentence
@@ -83,7 +98,7 @@ def check_words(finding):
 
 def check_notes(report, rows):
     """The sentences about seeds, deletion and texts of one word are there if they are true."""
-    findings = {f.rule: f for f in report.findings}
+    findings = {f.rule: f for f in report.findings if not is_of_few_texts(f)}
     score = findings.get("faithfulness")
     if score is not None:
         said, limits = score.sentence, recompute.read_thresholds()["faithfulness"]
@@ -115,6 +130,9 @@ def check_accuracy(report, rows):
     own = recompute.pivot_predictions(rows)
     (finding,) = [f for f in report.findings if f.rule == "accuracy"]
     right, usual, graded, n = recompute.compute_accuracy(own)
+    if is_of_few_texts(finding):
+        assert finding.n == n
+        return
     assert f" {right:.2f} [" in finding.sentence
     assert own.probability.isna().all() or (f"{own.probability.mean():.2f} [" in finding.sentence)
     if graded is None:  # nothing to compare with: no answer, and no claim

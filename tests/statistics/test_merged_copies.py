@@ -188,14 +188,14 @@ def test_copies_change_no_result_at_all(rows):
 
 
 def test_copies_with_different_labels_have_the_most_frequent_one():
-    predicted = [1, 1, 1, 0, 0, 2]
+    identities = [number + group for group in range(0, 50, 10) for number in (7, 7, 7, 8, 8, 9)]
     columns = {
-        PREDICTED: predicted,
-        LABEL: [1, 0, 1, 0, 2, 2],
-        (PREDICTION_TEST, "probability"): [0.9] * 6,
-        (PREDICTION_TEST, "identity"): [7, 7, 7, 8, 8, 9],
+        PREDICTED: [1, 1, 1, 0, 0, 2] * 5,
+        LABEL: [1, 0, 1, 0, 2, 2] * 5,
+        (PREDICTION_TEST, "probability"): [0.9] * 30,
+        (PREDICTION_TEST, "identity"): identities,
     }
     rows = make_rows(columns, layer=-1, head=-1)
     (accuracy,) = [f for f in compute_findings(rows, ("a", "b", "c")) if f.rule == "accuracy"]
-    # The second text is labelled 0 once and 2 once, so its label is unknown.
-    assert accuracy.n == 2 and accuracy.yardsticks["accuracy"] == 1
+    # The second text of each group is labelled 0 once and 2 once, so its label is unknown.
+    assert accuracy.n == 10 and accuracy.yardsticks["accuracy"] == 1

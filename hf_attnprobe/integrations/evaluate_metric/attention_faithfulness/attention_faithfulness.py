@@ -79,9 +79,10 @@ Args:
     "attnprobe audit --help-all" lists them and the options of the tests.
 Returns:
     dict: "faithfulness" is the position of attention on the scale between a random order of the
-    tokens, 0, and the best order, 1 (None if it was not measured), and "faithfulness_ci95" its
-    interval. "answer" states whether attention explains the predictions (yes, partly, no or cannot
-    say). "findings" are the answers to the questions of the report, as dicts with rule, group,
+    tokens, 0, and the best order, 1 (None if it was not measured, or on fewer than ten different
+    texts), and "faithfulness_ci95" its interval. "answer" states whether attention explains the
+    predictions (yes, partly, no or cannot say), and "n" is the number of different texts on which
+    the answer is based. "findings" are the answers to the questions of the report, as dicts with rule, group,
     answer, sentence, value, ci95, n and yardsticks. For every statistic, "mean_<test>_<statistic>" is
     its mean over texts, and "<test>_<statistic>" the list of its values in the order of the
     texts, with NaN for a text without a value. For a model with several heads, these names end
@@ -216,6 +217,7 @@ class AttentionFaithfulness(evaluate.Metric):
             "faithfulness": convert_to_plain(score.value),
             "faithfulness_ci95": convert_to_plain(score.ci95),
             "answer": str(report.answer),
+            "n": report.n_answered,
             "findings": convert_to_plain(report.findings),
         }
         if report.n_distinct < report.n:

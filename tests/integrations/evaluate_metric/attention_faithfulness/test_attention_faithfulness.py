@@ -17,7 +17,7 @@ from tests.helpers.error_messages import refuses
 
 TESTS = ["correlation", "permutation"]
 PROMPT = {"context": "A", "question": "A"}
-ANSWERS = {"faithfulness", "faithfulness_ci95", "answer", "findings"}
+ANSWERS = {"faithfulness", "faithfulness_ci95", "answer", "n", "findings"}
 
 
 @pytest.fixture(scope="module")
