@@ -516,6 +516,24 @@ class GeneratedAnswer(NamedTuple):
         return bool(((self.margins - other.margins).abs() <= self.rounding).all())
 
 
+def list_end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """List the ids of all tokens that end a generated answer.
+
+    Args:
+        model: The language model. Its generation settings may contain one or several end tokens.
+        tokenizer: The model's tokenizer, which may have an end token too.
+
+    Returns:
+        Token ids without duplicates, beginning with the tokenizer's; empty if there are none.
+    """
+    generation_config = getattr(model, "generation_config", None)
+    model_end_tokens = getattr(generation_config, "eos_token_id", None)
+    if not isinstance(model_end_tokens, list):
+        model_end_tokens = [model_end_tokens]
+    candidates = (tokenizer.eos_token_id, *model_end_tokens)
+    return list(dict.fromkeys(int(token) for token in candidates if token is not None))
+
+
 def generate_answers(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -549,12 +567,7 @@ def generate_answers(
         AttnProbeError: If logits are NaN or infinite, or if a single prompt does not fit into
             memory.
     """
-    model_end_tokens = model.generation_config.eos_token_id
-    if not isinstance(model_end_tokens, list):
-        model_end_tokens = [model_end_tokens]
-    end_tokens = [
-        token for token in (tokenizer.eos_token_id, *model_end_tokens) if token is not None
-    ]
+    end_tokens = list_end_tokens(model, tokenizer)
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=end_tokens or None,
@@ -789,7 +802,7 @@ def _generate_with_cache(
     Returns:
         Token ids for the answers, by prompt name.
     """
-    cache = AnswerCache(cache_file)
+    cache = AnswerCache(cache_file, prompts)
     answers = cache.read()
     pending_prompts = {name: ids for name, ids in prompts.items() if name not in answers}
     n_answered = 0

@@ -1,6 +1,7 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
+import shutil
 from dataclasses import replace
 from functools import wraps
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from hf_attnprobe.protocol import ALL
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import UNIT_STATISTICS
+from hf_attnprobe.storage.folders import lock_folder
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
 from tests.helpers.tiny_language_models import PASSAGE, ROWS, units
@@ -534,6 +536,80 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkey
         **again,
     )
     assert len(asked) == 4 and file.exists()
+
+
+def set_end_tokens(model_folder, end_tokens):
+    """Set the end tokens in the model's generation_config.json."""
+    config = transformers.GenerationConfig.from_pretrained(model_folder)
+    config.eos_token_id = end_tokens
+    config.save_pretrained(model_folder)
+
+
+def test_other_end_tokens_are_another_audit(folder, tmp_path, copy_of):
+    """Answers end at them, so neither rows nor cached answers of the former end tokens are used."""
+    root = copy_of(folder)
+    command = (str(root / "model"), Answers(str(root / "qa.jsonl"), max_new_tokens=4))
+    out = tmp_path / "out"
+    first = audit(*command, output_dir=out, **FEW)
+    [cache_file] = out.glob(".answers-*.jsonl")
+    _, first_answer, _ = json.loads(cache_file.read_text().split("\n")[1])
+    set_end_tokens(root / "model", [first_answer[1]])
+    refused("end_tokens", audit, *command, output_dir=out, **FEW)
+    # Without rows, only the hidden file with the answers is left of the first audit.
+    shutil.copytree(
+        out, tmp_path / "hidden", ignore=lambda folder, names: {*names} - {cache_file.name}
+    )
+    again = audit(*command, output_dir=tmp_path / "hidden", **FEW)
+    fresh = audit(*command, **FEW)
+    assert again.examples == fresh.examples != first.examples
+    assert again.to_pandas().equals(fresh.to_pandas())
+    assert not again.to_pandas().equals(first.to_pandas())
+
+
+def test_end_tokens_of_answers_in_the_data_are_no_setting(folder, tmp_path, copy_of):
+    """The model generates nothing, so the same audit continues after the end tokens were changed."""
+    root = copy_of(folder)
+    rows = [
+        {**json.loads(line), "answer": "Bob."}
+        for line in (root / "qa.jsonl").read_text().splitlines()
+    ]
+    (root / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = (str(root / "model"), Answers(str(root / "qa.jsonl")))
+    out = tmp_path / "out"
+    first = audit(*command, output_dir=out, **FEW)
+    set_end_tokens(root / "model", [5, 6, 7])
+    assert audit(*command, output_dir=out, **FEW).statistics == first.statistics
+
+
+def test_a_folder_is_checked_and_locked_before_anything_is_generated(folder, tmp_path, monkeypatch):
+    """A folder of others, a link that leads out of it, and a folder that another run uses."""
+
+    def refuse_to_generate(*arguments):
+        raise AssertionError("generated before the folder was checked")
+
+    command = (str(folder / "model"), Answers(str(folder / "qa.jsonl"), max_new_tokens=4))
+    reference = tmp_path / "reference"
+    audit(*command, output_dir=reference, **FEW)
+    [cache_file] = reference.glob(".answers-*.jsonl")
+    monkeypatch.setattr(answers, "generate_answers", refuse_to_generate)
+
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").touch()
+    refused("contains other files", audit, *command, output_dir=tmp_path / "thesis", **FEW)
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
+
+    (tmp_path / "precious").write_text("all of it")
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / cache_file.name).symlink_to(tmp_path / "precious")
+    refused("leads out of the output folder", audit, *command, output_dir=linked, **FEW)
+    assert (tmp_path / "precious").read_text() == "all of it"
+
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / cache_file.name).write_text("answers of the other run\n")
+    with lock_folder(tmp_path / "used"):
+        refused("another run", audit, *command, output_dir=tmp_path / "used", **FEW)
+        assert (tmp_path / "used" / cache_file.name).exists()
 
 
 @pytest.mark.parametrize("room", [8, 3])
