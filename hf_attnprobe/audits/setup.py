@@ -41,7 +41,12 @@ from hf_attnprobe.audits.split_samples import (
     set_sharpness,
     set_unit_donors,
 )
-from hf_attnprobe.audits.user_scores import attach_scores, read_scores
+from hf_attnprobe.audits.user_scores import (
+    attach_scores,
+    compute_score_fingerprint,
+    list_score_entries,
+    read_scores,
+)
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
@@ -62,6 +67,7 @@ from hf_attnprobe.reports.detection_limits import read_planted_rows
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
+    AUDIT_FILE,
     PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
@@ -112,8 +118,8 @@ class LoadedAudit:
         examples: All examples in the split.
         options: Audit options, adapted to the model.
         requested_tests: Options for the requested tests, by test name.
-        user_scores: Scores from another explainer, already read if they are in a file; None for an
-            ordinary audit.
+        user_scores: Scores from another explainer, by text id or as a list in text order; None for
+            an ordinary audit.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
         share: Share index and share count; None to audit all texts.
     """
@@ -239,8 +245,8 @@ def prepare_audit(
 
     Args:
         request: The audit's arguments.
-        folder: Output folder, which also caches a language model's generated answers; None for no
-            folder.
+        folder: Output folder, which this run has locked. It also caches a language model's
+            generated answers. None for no folder.
         reference_examples: Prompts with another model's generated answers. They are explained
             instead of answers that this model would generate. None in an ordinary audit.
         is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
@@ -257,7 +263,7 @@ def prepare_audit(
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.
-        check_same_settings(Path(folder) / "audit.json", selected.identity)
+        check_same_settings(Path(folder) / AUDIT_FILE, selected.identity)
         cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
     return encode_audit(
         loaded,
@@ -296,8 +302,15 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     examples = data.load_examples(seed=options.seed)
     label_spread = compute_label_spread(examples)
     user_scores = request.scores
-    if isinstance(user_scores, str | Path):
+    if isinstance(user_scores, str | Path | Mapping):
         user_scores = read_scores(user_scores, ())
+    elif user_scores is not None and share is not None:
+        raise AttnProbeError(
+            "a list of scores cannot be combined with --share, because it does not name its texts. "
+            "Pass a score file, or a mapping from text ids to scores."
+        )
+    elif user_scores is not None:
+        user_scores = list_score_entries(user_scores)
     if show_progress and has_answers and isinstance(model, SavedModel):
         print_line(f"loading {model.model}")
     audited_model = load_audited_model(
@@ -375,6 +388,8 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
     for test, reason in selection.left_out.items():
         logger.warning("the test %s is left out: %s", test, reason)
     identity = build_identity(audited_model, loaded.examples, loaded.data, options, selection)
+    if loaded.user_scores is not None:
+        identity["scores_fingerprint"] = compute_score_fingerprint(loaded.user_scores)
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)
@@ -446,7 +461,7 @@ def encode_audit(
     """
     audited_model, data, options = loaded.audited_model, loaded.data, loaded.options
     adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
-    selection, identity = selected.selection, {**selected.identity}
+    selection = selected.selection
     split_examples, selected_examples = loaded.examples, selected.examples
     if isinstance(data, Answers):
         # A model that generates text reads no images.
@@ -478,8 +493,6 @@ def encode_audit(
         tokenized = _attach_user_scores(
             tokenized, loaded.user_scores, audited_model, split_examples
         )
-        scores_by_id = {text.example_id: text.scores for text in tokenized.texts}
-        identity["scores_fingerprint"] = hash_json(scores_by_id)
     with limit_threads(adapter.model):
         set_reference(adapter, tokenizer, split_examples, selection.tests)
         set_sharpness(adapter, tokenizer, split_examples)
@@ -491,7 +504,7 @@ def encode_audit(
         selection=selection,
         examples=split_examples,
         data=data,
-        identity=identity,
+        identity=selected.identity,
         tokenized=tokenized,
         n_texts=selected.n_texts,
         extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
