@@ -54,8 +54,19 @@ from hf_attnprobe.reports.report import Report, assemble_report, select_reported
 from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY
-from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
-from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, SUMMARY_FILE, get_versions
+from hf_attnprobe.storage.folders import (
+    mark_folder,
+    refuse_outside_link,
+    reserve_folder,
+    write_atomically,
+    write_json,
+)
+from hf_attnprobe.storage.provenance import (
+    AUDIT_FILE,
+    DISTINCT_TEXTS_KEY,
+    SUMMARY_FILE,
+    get_versions,
+)
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 
 
@@ -92,7 +103,9 @@ def run_requested_audit(
     parse_time_limit(request.options)
     share = parse_share(request.options)
     if output_dir is not None and share is not None:
-        output_dir = get_share_folder(output_dir, share)
+        share_folder = get_share_folder(output_dir, share)
+        refuse_outside_link(share_folder, Path(output_dir))
+        output_dir = share_folder
     _, report = prepare_and_run(request, output_dir, show_progress=show_progress)
     return report
 
@@ -118,7 +131,7 @@ def prepare_and_run(
     """
     is_displayed = show_progress and get_process_state().is_main_process
     progress = AuditProgress(is_displayed, parse_time_limit(request.options))
-    with discard_answers_of_refused_run(output_dir):
+    with _reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
         audit = prepare_audit(
             request,
             folder=output_dir,
@@ -173,11 +186,11 @@ def run_prepared_audit(
 def open_audit(
     audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
 ) -> Iterator[tuple[AuditRunner, dict[str, Any]]]:
-    """Run the pre-flight checks, lock the output folder, and yield the runner.
+    """Run the pre-flight checks, mark the output folder with the audit's identity, yield the runner.
 
     Args:
         audit: The prepared audit.
-        output_dir: Output folder; None uses a temporary folder.
+        output_dir: Output folder, which this run has locked; None uses a temporary folder.
         progress: Progress bar for display while the context is open.
 
     Yields:
@@ -199,9 +212,23 @@ def open_audit(
             runner.texts,
             runner.pad_token_id,
         )
-        with reserve_folder(folder, "audit.json", identity=audit.identity):
+        with mark_folder(folder / AUDIT_FILE, audit.identity):
             runner.verify_saved_rows(N_TEXTS_CHECKED_ON_RESUME, CHANGED_MODEL_CAUSE)
             yield runner, audit.extra_provenance | rounding
+
+
+@contextlib.contextmanager
+def _reserve_output_folder(output_dir: str | Path | None) -> Iterator[None]:
+    """Check and lock the output folder, if there is one, inside a ``with`` block.
+
+    The lock includes the preparation of the audit, because a language model's answers are generated
+    and saved there.
+    """
+    if output_dir is None:
+        yield
+        return
+    with reserve_folder(output_dir, AUDIT_FILE):
+        yield
 
 
 @contextlib.contextmanager
@@ -559,7 +586,10 @@ def estimate_audit(
     audit = prepare_audit(request, is_warm_up=True)
     is_classifier = audit.audited_model.adapter.lacks(AnswersFromPassage) is not None
     saved_folder = output_dir if is_classifier else None
-    with open_audit(audit, saved_folder, progress) as (runner, _):
+    with (
+        _reserve_output_folder(saved_folder),
+        open_audit(audit, saved_folder, progress) as (runner, _),
+    ):
         heads = audit.selection.heads[: options.screen]
         sites_by_test = list_sites_by_test(
             list(runner.options), runner.adapter, heads, audit.selection.groups
