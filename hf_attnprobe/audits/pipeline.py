@@ -7,10 +7,10 @@ tests in a locked output folder, and builds and writes the report.
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
@@ -39,7 +39,7 @@ from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.distributed import get_process_state
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.core.options import TestSelection, public_function
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
@@ -71,6 +71,7 @@ from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
 
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PAGE_FILE = "report.html"
 """Name of the HTML page in an audit's output folder."""
@@ -131,14 +132,41 @@ def prepare_and_run(
     """
     is_displayed = show_progress and get_process_state().is_main_process
     progress = AuditProgress(is_displayed, parse_time_limit(request.options))
-    with _reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
+
+    def run(leaves_out_undefined: bool) -> tuple[PreparedAudit, Report]:
         audit = prepare_audit(
             request,
             folder=output_dir,
             reference_examples=reference_examples,
             show_progress=is_displayed,
+            leaves_out_undefined=leaves_out_undefined,
         )
         return audit, run_prepared_audit(audit, output_dir, progress)
+
+    with _reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
+        return _retry_without_undefined_prompts(run)
+
+
+def _retry_without_undefined_prompts(run: Callable[[bool], T]) -> T:
+    """Run an audit, and run it again if the logits for some prompts are NaN or infinite.
+
+    Such prompts are rare, so the first run does not look for them. The second run leaves them out,
+    and continues from the saved rows and answers.
+
+    Args:
+        run: Function that prepares and runs an audit. Its argument is whether it leaves out prompts
+            with undefined logits.
+
+    Returns:
+        The result of the function.
+    """
+    try:
+        return run(False)
+    except UndefinedLogitsError:
+        # Other processes have met no such prompt, and do not run again.
+        if get_process_state().num_processes > 1:
+            raise
+        return run(True)
 
 
 def run_prepared_audit(
@@ -583,14 +611,31 @@ def estimate_audit(
     """
     progress = AuditProgress()
     request = AuditRequest(model, dataset, tests, options, tokenizer)
-    audit = prepare_audit(request, is_warm_up=True)
+
+    def estimate(leaves_out_undefined: bool) -> AuditEstimate:
+        audit = prepare_audit(request, is_warm_up=True, leaves_out_undefined=leaves_out_undefined)
+        return _estimate_prepared_audit(audit, output_dir, progress)
+
+    return _retry_without_undefined_prompts(estimate)
+
+
+def _estimate_prepared_audit(
+    audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
+) -> AuditEstimate:
+    """Run the tests on a few texts, and estimate the duration of the whole audit.
+
+    Args:
+        audit: The audit, prepared for a warm-up.
+        output_dir: The audit's output folder; None saves nothing.
+        progress: Measures the cost of each test.
+    """
     is_classifier = audit.audited_model.adapter.lacks(AnswersFromPassage) is not None
     saved_folder = output_dir if is_classifier else None
     with (
         _reserve_output_folder(saved_folder),
         open_audit(audit, saved_folder, progress) as (runner, _),
     ):
-        heads = audit.selection.heads[: options.screen]
+        heads = audit.selection.heads[: audit.options.screen]
         sites_by_test = list_sites_by_test(
             list(runner.options), runner.adapter, heads, audit.selection.groups
         )

@@ -48,7 +48,7 @@ from hf_attnprobe.audits.user_scores import (
     read_scores,
 )
 from hf_attnprobe.core.distributed import get_process_state
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
@@ -57,7 +57,7 @@ from hf_attnprobe.data.examples import describe_text_columns
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
-from hf_attnprobe.inference.batching import parse_bytes
+from hf_attnprobe.inference.batching import collate, parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
 from hf_attnprobe.inference.encoding import ImageReader, Text, TokenizedSplit, has_rationales
 from hf_attnprobe.inference.labels import compute_label_spread
@@ -240,6 +240,7 @@ def prepare_audit(
     reference_examples: "datasets.Dataset | None" = None,
     is_warm_up: bool = False,
     show_progress: bool = False,
+    leaves_out_undefined: bool = False,
 ) -> PreparedAudit:
     """Load the model and the data, select tests and texts, and encode the texts.
 
@@ -251,12 +252,15 @@ def prepare_audit(
             instead of answers that this model would generate. None in an ordinary audit.
         is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
         show_progress: Whether to display how many prompts have been answered.
+        leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
+            are NaN or infinite. Every prompt is checked, which takes a forward pass each.
 
     Returns:
         The audit, ready for its first test.
 
     Raises:
         AttnProbeError: If the request is invalid, or if ``folder`` contains another audit's rows.
+        UndefinedLogitsError: If the logits for a prompt are NaN or infinite.
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
@@ -271,6 +275,7 @@ def prepare_audit(
         cache_file=cache_file,
         reference_examples=reference_examples,
         show_progress=show_progress,
+        leaves_out_undefined=leaves_out_undefined,
     )
 
 
@@ -440,6 +445,7 @@ def encode_audit(
     cache_file: Path | None = None,
     reference_examples: "datasets.Dataset | None" = None,
     show_progress: bool = False,
+    leaves_out_undefined: bool = False,
 ) -> PreparedAudit:
     """Encode the selected texts, and compute the quantities that tests need in advance.
 
@@ -452,6 +458,8 @@ def encode_audit(
         reference_examples: Prompts with another model's answers, which are explained instead of
             this model's own answers; None in an ordinary audit.
         show_progress: Whether to display how many prompts have been answered.
+        leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
+            are NaN or infinite.
 
     Returns:
         The audit, ready for its first test.
@@ -476,6 +484,8 @@ def encode_audit(
             cache_file=cache_file,
             show_progress=show_progress,
         )
+        if leaves_out_undefined:
+            selected_examples = _leave_out_undefined_prompts(audited_model, selected_examples)
         split_examples = selected_examples
     tokenized = encode_examples(
         tokenizer,
@@ -509,6 +519,40 @@ def encode_audit(
         n_texts=selected.n_texts,
         extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
     )
+
+
+def _leave_out_undefined_prompts(
+    audited_model: AuditedModel, examples: "datasets.Dataset"
+) -> "datasets.Dataset":
+    """Leave out the prompts for which the logits of a language model are NaN or infinite.
+
+    Args:
+        audited_model: The language model with its tokenizer.
+        examples: Rows from :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
+
+    Returns:
+        The remaining rows. A warning names each of the others.
+
+    Raises:
+        AttnProbeError: If no prompt remains.
+    """
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    defined_rows = []
+    for row, text in enumerate(encode_examples(tokenizer, examples, adapter).texts):
+        try:
+            collate(adapter, [text], tokenizer.pad_token_id or 0)
+            defined_rows.append(row)
+        except UndefinedLogitsError:
+            logger.warning(
+                "the logits for text %d are NaN or infinite, so this prompt is left out",
+                text.example_id,
+            )
+    if not defined_rows:
+        raise AttnProbeError(
+            "the logits for every prompt are NaN or infinite. Check the model's weights, or load the "
+            "model in another dtype."
+        )
+    return examples.select(defined_rows)
 
 
 def _attach_user_scores(

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from functools import wraps
+from itertools import product
 from types import SimpleNamespace
 
 import pandas as pd
@@ -15,6 +16,7 @@ from scipy.stats import beta
 from hf_attnprobe import Answers, AuditOptions, Report, audit, build_tokenizer
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
+from hf_attnprobe.audits.pipeline import estimate_audit
 from hf_attnprobe.core import progress
 from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generate_answers
@@ -25,6 +27,7 @@ from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import UNIT_STATISTICS
 from hf_attnprobe.storage.folders import lock_folder
 from tests.helpers import tiny_language_models, tiny_models
+from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.tiny_language_models import PASSAGE, ROWS, units
 from tests.helpers.tiny_language_models import prompts as made
@@ -384,7 +387,7 @@ def test_logits_that_are_no_numbers_are_refused(chat):
     with torch.no_grad():
         broken.lm_head.weight[:] = torch.nan
     rows = [{key: ROWS[0][key] for key in ("context", "question")}]
-    refused("are NaN or infinite", made, rows, chat, broken)
+    refused("are NaN or infinite. Check the model's weights", made, rows, chat, broken)
 
 
 def test_a_model_that_says_nothing_is_refused(chat):
@@ -610,6 +613,59 @@ def test_a_folder_is_checked_and_locked_before_anything_is_generated(folder, tmp
     with lock_folder(tmp_path / "used"):
         refused("another run", audit, *command, output_dir=tmp_path / "used", **FEW)
         assert (tmp_path / "used" / cache_file.name).exists()
+
+
+def make_undefined(model, token):
+    """Let a language model return NaN for every prompt that contains a token."""
+
+    def fill_with_nan(module, arguments, embeddings):
+        is_token = (arguments[0] == token)[..., None]
+        return torch.where(is_token, torch.nan, embeddings)
+
+    model.get_input_embeddings().register_forward_hook(fill_with_nan)
+    return model
+
+
+UNDEFINED = [*product(["sources", "head_ablation"], [None, " Bob."], [1, 8])]
+"""Tests, answers in the data, and numbers of prompts that are processed together."""
+UNDEFINED_EVERY_DAY = (("sources", None, 1), ("head_ablation", " Bob.", 8))
+
+
+@pytest.mark.parametrize(
+    ("test", "answer", "room"),
+    [
+        case if case in UNDEFINED_EVERY_DAY else pytest.param(*case, marks=pytest.mark.slow)
+        for case in UNDEFINED
+    ],
+)
+def test_a_prompt_with_undefined_logits_is_named_and_left_out(
+    test, answer, room, chat, tmp_path, monkeypatch, caplog
+):
+    """The rows of the other prompts are those of an audit without this prompt."""
+    monkeypatch.setattr(LanguageModelAdapter, "n_parallel_batches", room)
+    rows = [
+        {"context": row["context"], "question": row["question"], "example_id": 10 + number}
+        for number, row in enumerate(ROWS * 2)
+    ]
+    if answer is not None:
+        rows = [{**row, "answer": answer} for row in rows]
+    rows[1]["context"] = "Zyx came. " + rows[1]["context"]
+    other_tokens = {*chat(" ".join(row["context"] for row in ROWS))["input_ids"]}
+    token = next(t for t in chat("Zyx")["input_ids"] if t not in other_tokens)
+    model = make_undefined(tiny_language_models.llama(chat), token)
+    options = AuditOptions(groups=False) if test == "head_ablation" else AuditOptions()
+    given = {"tests": [test], "options": options, "progress": False, "tokenizer": chat}
+    folder = tmp_path if room == 1 else None
+    report = audit(model, Answers(rows, max_new_tokens=3), output_dir=folder, **given)
+    assert "logits for text 11 are NaN or infinite, so this prompt is left out" in caplog.text
+    assert report.n == 3
+    expected = audit(model, Answers([rows[0], *rows[2:]], max_new_tokens=3), **given)
+    assert_same_rows(report.to_pandas(), expected.to_pandas(), tolerance=1e-5)
+    if test == "sources":
+        data = Answers(rows, max_new_tokens=3)
+        assert estimate_audit(model, data, [test], options=options, tokenizer=chat).total > 0
+    undefined = Answers([rows[1]], max_new_tokens=3)
+    refused("NaN or infinite. Check the model's weights", audit, model, undefined, **given)
 
 
 @pytest.mark.parametrize("room", [8, 3])
