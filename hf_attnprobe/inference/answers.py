@@ -285,8 +285,8 @@ def _apply_chat_template(
 
 UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "sentence": locate_sentences,
-    "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
-    "word": lambda text: _find_spans(r"\S+", text),
+    "passage": lambda text: _find_passages(text),
+    "word": lambda text: [match.span() for match in re.finditer(r"\S+", text)],
 }
 """Maps the name of a unit to the function that finds these units in a passage.
 
@@ -295,9 +295,27 @@ because it needs the tokenizer of the model.
 """
 
 
-def _find_spans(pattern: str, text: str) -> list[Span]:
-    """Find the spans of all matches for a regular expression."""
-    return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
+def _find_passages(text: str) -> list[Span]:
+    """Find the passages of a text, which are separated by blank lines.
+
+    Returns:
+        Start and end of each passage in characters, without surrounding white space.
+    """
+    spans: list[Span] = []
+    is_continued = False
+    line_start = 0
+    for line in text.split("\n"):
+        content = line.strip()
+        if content:
+            start = line_start + line.index(content)
+            end = start + len(content)
+            if is_continued:
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((start, end))
+        is_continued = bool(content)
+        line_start += len(line) + 1
+    return spans
 
 
 def find_units(

@@ -1,16 +1,19 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from functools import wraps
 from itertools import product
 from types import SimpleNamespace
 
+import hypothesis
 import pandas as pd
 import pytest
 import torch
 import transformers
+from hypothesis import strategies as st
 from scipy.stats import beta
 
 from hf_attnprobe import Answers, AuditOptions, Report, audit, build_tokenizer
@@ -145,6 +148,13 @@ def test_passages_are_items_of_a_list_or_divided_by_empty_lines(chat, model):
     items = ["Ann. Li.", "Bob\nsings."]
     assert cut(items, "passage") == cut("Ann. Li.\n \nBob\nsings.", "passage") == items
     assert cut(items, "sentence") == ["Ann.", "Li.", "Bob", "sings."]
+
+
+@hypothesis.given(st.text(alphabet="ab \n\t\x0b\u2028", max_size=40))
+def test_passages_end_at_blank_lines(text):
+    """The same as by a regular expression, whose time grows with the square of the white space."""
+    pattern = re.compile(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", re.DOTALL)
+    assert answers._find_passages(text) == [match.span() for match in pattern.finditer(text)]
 
 
 def test_units_hold_no_token_of_template_question_or_answer(chat, model):

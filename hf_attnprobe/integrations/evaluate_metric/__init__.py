@@ -62,14 +62,15 @@ def install_metric(cache: Path | None = None) -> Path | None:
     folder = metrics / f"evaluate-metric--{METRIC_NAME}"
     file = folder / hashlib.sha256(LOADER_SOURCE.encode()).hexdigest() / f"{METRIC_NAME}.py"
     try:
-        if file.exists():
+        # A file with other content is replaced, since evaluate would run it.
+        if file.is_file() and file.read_bytes() == LOADER_SOURCE.encode():
             return file
         file.parent.mkdir(parents=True, exist_ok=True)
         # Each of the four folders in the path must be a Python package.
         for parent in file.parents[:4]:
             (parent / "__init__.py").touch()
         temporary_file = file.with_suffix(f".{os.getpid()}")
-        temporary_file.write_text(LOADER_SOURCE)
+        temporary_file.write_bytes(LOADER_SOURCE.encode())
         os.replace(temporary_file, file)
     except OSError:
         return None
