@@ -248,6 +248,26 @@ def test_an_error_is_one_line_whatever_was_typed(cli):
     assert "\x1b" not in done.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "--\x1b[31m"],
+        ["audit", "--\x1b[31m\nattnprobe: all is well=1"],
+        ["\x1b[31m"],
+        ["audit", "--seed", "\x1b[31m"],
+        ["audit", "--set", "\x1b[31m"],
+        ["report", "\x1b[31m", "--for\u202emat", "x"],
+        ["compare", "a", "b", "c\x07", "--dtype", "\x1b]0;x\x07"],
+    ],
+)
+def test_a_usage_error_holds_no_escape_characters(words, cli):
+    """An unknown flag was printed as it was typed."""
+    done = cli(*words)
+    assert done.code in (1, 2)
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.err)
+    assert len(done.err.splitlines()) <= 2
+
+
 # --- where is written ---------------------------------------------------------------------------------------------
 
 

@@ -263,6 +263,18 @@ def select_forward_inputs(model: nn.Module, inputs: Mapping[str, Any]) -> dict[s
     return {name: value for name, value in inputs.items() if name in parameters}
 
 
+def describe_undefined_logits(dtype: torch.dtype) -> str:
+    """Describe logits that are NaN or infinite, with a remedy, for an error message.
+
+    Args:
+        dtype: Data type of the model.
+    """
+    remedy = "Check the model's weights, or leave the text out."
+    if dtype == torch.float16:
+        remedy = "Load the model in float32 or bfloat16."
+    return f"expected finite logits, got NaN or infinity in {dtype}. {remedy}"
+
+
 def unwrap_peft(model: nn.Module) -> nn.Module:
     """Return the model inside a peft wrapper, including the weights that peft has added.
 

@@ -17,10 +17,12 @@ from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.site_selection import AuditSelection, list_head_set_names
 from hf_attnprobe.core.options import Options
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.functional.fingerprint import hash_tensors
+from hf_attnprobe.inference.answers import list_end_tokens
 from hf_attnprobe.inference.encoding import ImageReader
 
 
@@ -97,6 +99,8 @@ def build_identity(
         "prediction": dataclasses.asdict(adapter.prediction),
     }
     if isinstance(data, Answers):
+        # A model that generates text reads no images.
+        assert not isinstance(audited_model.tokenizer, ImageReader)
         chat_template = getattr(audited_model.tokenizer, "chat_template", None)
         identity["answers"] = {
             "units": data.units,
@@ -104,10 +108,22 @@ def build_identity(
             "template": [data.template, chat_template],
             "max_new_tokens": data.max_new_tokens,
         }
+        if None in _read_data_answers(examples):
+            # The model generates the missing answers, which end at these tokens.
+            identity["answers"]["end_tokens"] = list_end_tokens(
+                get_user_model(audited_model), audited_model.tokenizer
+            )
     # Output folders from older versions have no such entry.
     if options.segment is not None:
         identity["segment"] = options.segment
     return identity
+
+
+def _read_data_answers(examples: "datasets.Dataset") -> list[str | None]:
+    """Read the answers in the data; None for each prompt that the model has to answer."""
+    if "answer" not in examples.column_names:
+        return [None] * len(examples)
+    return read_column(examples, "answer")
 
 
 def _list_recorded_options(options_by_test: Mapping[str, Options]) -> dict[str, dict[str, Any]]:

@@ -7,10 +7,10 @@ tests in a locked output folder, and builds and writes the report.
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
@@ -39,7 +39,7 @@ from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.distributed import get_process_state
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.core.options import TestSelection, public_function
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
@@ -59,8 +59,15 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET
-from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
+from hf_attnprobe.storage.folders import (
+    mark_folder,
+    refuse_outside_link,
+    reserve_folder,
+    write_atomically,
+    write_json,
+)
 from hf_attnprobe.storage.provenance import (
+    AUDIT_FILE,
     DISTINCT_TEXTS_KEY,
     EARLIER_RUNS_KEY,
     SUMMARY_FILE,
@@ -72,6 +79,7 @@ from hf_attnprobe.storage.run_log import read_run_log
 
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PAGE_FILE = "report.html"
 """Name of the HTML page in an audit's output folder."""
@@ -106,7 +114,9 @@ def run_requested_audit(
     parse_time_limit(request.options)
     share = parse_share(request.options)
     if output_dir is not None and share is not None:
-        output_dir = get_share_folder(output_dir, share)
+        share_folder = get_share_folder(output_dir, share)
+        refuse_outside_link(share_folder, Path(output_dir))
+        output_dir = share_folder
     _, report = prepare_and_run(request, output_dir, show_progress=show_progress)
     return report
 
@@ -132,14 +142,41 @@ def prepare_and_run(
     """
     is_displayed = show_progress and get_process_state().is_main_process
     progress = AuditProgress(is_displayed, parse_time_limit(request.options))
-    with discard_answers_of_refused_run(output_dir):
+
+    def run(leaves_out_undefined: bool) -> tuple[PreparedAudit, Report]:
         audit = prepare_audit(
             request,
             folder=output_dir,
             reference_examples=reference_examples,
             show_progress=is_displayed,
+            leaves_out_undefined=leaves_out_undefined,
         )
         return audit, run_prepared_audit(audit, output_dir, progress)
+
+    with _reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
+        return _retry_without_undefined_prompts(run)
+
+
+def _retry_without_undefined_prompts(run: Callable[[bool], T]) -> T:
+    """Run an audit, and run it again if the logits for some prompts are NaN or infinite.
+
+    Such prompts are rare, so the first run does not look for them. The second run leaves them out,
+    and continues from the saved rows and answers.
+
+    Args:
+        run: Function that prepares and runs an audit. Its argument is whether it leaves out prompts
+            with undefined logits.
+
+    Returns:
+        The result of the function.
+    """
+    try:
+        return run(False)
+    except UndefinedLogitsError:
+        # Other processes have met no such prompt, and do not run again.
+        if get_process_state().num_processes > 1:
+            raise
+        return run(True)
 
 
 def run_prepared_audit(
@@ -199,11 +236,11 @@ def run_prepared_audit(
 def open_audit(
     audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
 ) -> Iterator[tuple[AuditRunner, dict[str, Any]]]:
-    """Run the pre-flight checks, lock the output folder, and yield the runner.
+    """Run the pre-flight checks, mark the output folder with the audit's identity, yield the runner.
 
     Args:
         audit: The prepared audit.
-        output_dir: Output folder; None uses a temporary folder.
+        output_dir: Output folder, which this run has locked; None uses a temporary folder.
         progress: Progress bar for display while the context is open.
 
     Yields:
@@ -225,9 +262,23 @@ def open_audit(
             runner.texts,
             runner.pad_token_id,
         )
-        with reserve_folder(folder, "audit.json", identity=audit.identity):
+        with mark_folder(folder / AUDIT_FILE, audit.identity):
             runner.verify_saved_rows(N_TEXTS_CHECKED_ON_RESUME, CHANGED_MODEL_CAUSE)
             yield runner, audit.extra_provenance | rounding
+
+
+@contextlib.contextmanager
+def _reserve_output_folder(output_dir: str | Path | None) -> Iterator[None]:
+    """Check and lock the output folder, if there is one, inside a ``with`` block.
+
+    The lock includes the preparation of the audit, because a language model's answers are generated
+    and saved there.
+    """
+    if output_dir is None:
+        yield
+        return
+    with reserve_folder(output_dir, AUDIT_FILE):
+        yield
 
 
 @contextlib.contextmanager
@@ -643,11 +694,31 @@ def estimate_audit(
     """
     progress = AuditProgress()
     request = AuditRequest(model, dataset, tests, options, tokenizer)
-    audit = prepare_audit(request, is_warm_up=True)
+
+    def estimate(leaves_out_undefined: bool) -> AuditEstimate:
+        audit = prepare_audit(request, is_warm_up=True, leaves_out_undefined=leaves_out_undefined)
+        return _estimate_prepared_audit(audit, output_dir, progress)
+
+    return _retry_without_undefined_prompts(estimate)
+
+
+def _estimate_prepared_audit(
+    audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
+) -> AuditEstimate:
+    """Run the tests on a few texts, and estimate the duration of the whole audit.
+
+    Args:
+        audit: The audit, prepared for a warm-up.
+        output_dir: The audit's output folder; None saves nothing.
+        progress: Measures the cost of each test.
+    """
     is_classifier = audit.audited_model.adapter.lacks(AnswersFromPassage) is not None
     saved_folder = output_dir if is_classifier else None
-    with open_audit(audit, saved_folder, progress) as (runner, _):
-        heads = audit.selection.heads[: options.screen]
+    with (
+        _reserve_output_folder(saved_folder),
+        open_audit(audit, saved_folder, progress) as (runner, _),
+    ):
+        heads = audit.selection.heads[: audit.options.screen]
         sites_by_test = list_sites_by_test(
             list(runner.options), runner.adapter, heads, audit.selection.groups
         )

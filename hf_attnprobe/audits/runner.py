@@ -35,7 +35,12 @@ from hf_attnprobe.faithfulness.head_ablation import (
     sort_sites_by_effect,
 )
 from hf_attnprobe.faithfulness.registry import load_tests
-from hf_attnprobe.inference.batching import collate, describe_text, form_batches
+from hf_attnprobe.inference.batching import (
+    collate,
+    describe_text,
+    form_batches,
+    split_for_model,
+)
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
@@ -469,7 +474,9 @@ class AuditRunner:
         # The second argument states that no text is finished, so that all texts are planned.
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
             self.progress.start_report("accuracy as heads are removed together")
-            yield collate(self.adapter, batch_texts, self.pad_token_id)
+            # A language model reads one prompt at a time; its tests alone combine several prompts.
+            for part in split_for_model(self.adapter, batch_texts):
+                yield collate(self.adapter, part, self.pad_token_id)
 
 
 def make_memory_estimator(

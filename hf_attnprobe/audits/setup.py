@@ -42,9 +42,14 @@ from hf_attnprobe.audits.split_samples import (
     set_sharpness,
     set_unit_donors,
 )
-from hf_attnprobe.audits.user_scores import attach_scores, read_scores
+from hf_attnprobe.audits.user_scores import (
+    attach_scores,
+    compute_score_fingerprint,
+    list_score_entries,
+    read_scores,
+)
 from hf_attnprobe.core.distributed import get_process_state
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
@@ -58,7 +63,7 @@ from hf_attnprobe.data.examples import (
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
-from hf_attnprobe.inference.batching import parse_bytes
+from hf_attnprobe.inference.batching import collate, parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
 from hf_attnprobe.inference.encoding import ImageReader, Text, TokenizedSplit, has_rationales
 from hf_attnprobe.inference.labels import compute_label_spread
@@ -70,6 +75,7 @@ from hf_attnprobe.reports.first_screen import describe_text_losses
 from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
+    AUDIT_FILE,
     PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
@@ -120,8 +126,8 @@ class LoadedAudit:
         examples: All examples in the split.
         options: Audit options, adapted to the model.
         requested_tests: Options for the requested tests, by test name.
-        user_scores: Scores from another explainer, already read if they are in a file; None for an
-            ordinary audit.
+        user_scores: Scores from another explainer, by text id or as a list in text order; None for
+            an ordinary audit.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
         share: Share index and share count; None to audit all texts.
     """
@@ -242,30 +248,34 @@ def prepare_audit(
     reference_examples: "datasets.Dataset | None" = None,
     is_warm_up: bool = False,
     show_progress: bool = False,
+    leaves_out_undefined: bool = False,
 ) -> PreparedAudit:
     """Load the model and the data, select tests and texts, and encode the texts.
 
     Args:
         request: The audit's arguments.
-        folder: Output folder, which also caches a language model's generated answers; None for no
-            folder.
+        folder: Output folder, which this run has locked. It also caches a language model's
+            generated answers. None for no folder.
         reference_examples: Prompts with another model's generated answers. They are explained
             instead of answers that this model would generate. None in an ordinary audit.
         is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
         show_progress: Whether to display how many prompts have been answered.
+        leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
+            are NaN or infinite. Every prompt is checked, which takes a forward pass each.
 
     Returns:
         The audit, ready for its first test.
 
     Raises:
         AttnProbeError: If the request is invalid, or if ``folder`` contains another audit's rows.
+        UndefinedLogitsError: If the logits for a prompt are NaN or infinite.
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.
-        check_same_settings(Path(folder) / "audit.json", selected.identity)
+        check_same_settings(Path(folder) / AUDIT_FILE, selected.identity)
         cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
     return encode_audit(
         loaded,
@@ -273,6 +283,7 @@ def prepare_audit(
         cache_file=cache_file,
         reference_examples=reference_examples,
         show_progress=show_progress,
+        leaves_out_undefined=leaves_out_undefined,
     )
 
 
@@ -305,8 +316,15 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     examples = data.load_examples(seed=options.seed) if opened is None else read_examples(opened)
     label_spread = compute_label_spread(examples)
     user_scores = request.scores
-    if isinstance(user_scores, str | Path):
+    if isinstance(user_scores, str | Path | Mapping):
         user_scores = read_scores(user_scores, ())
+    elif user_scores is not None and share is not None:
+        raise AttnProbeError(
+            "a list of scores cannot be combined with --share, because it does not name its texts. "
+            "Pass a score file, or a mapping from text ids to scores."
+        )
+    elif user_scores is not None:
+        user_scores = list_score_entries(user_scores)
     if show_progress and has_answers and isinstance(model, SavedModel):
         print_line(f"loading {model.model}")
     audited_model = load_audited_model(
@@ -413,6 +431,8 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
     for test, reason in selection.left_out.items():
         logger.warning("the test %s is left out: %s", test, reason)
     identity = build_identity(audited_model, loaded.examples, loaded.data, options, selection)
+    if loaded.user_scores is not None:
+        identity["scores_fingerprint"] = compute_score_fingerprint(loaded.user_scores)
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)
@@ -463,6 +483,7 @@ def encode_audit(
     cache_file: Path | None = None,
     reference_examples: "datasets.Dataset | None" = None,
     show_progress: bool = False,
+    leaves_out_undefined: bool = False,
 ) -> PreparedAudit:
     """Encode the selected texts, and compute the quantities that tests need in advance.
 
@@ -475,6 +496,8 @@ def encode_audit(
         reference_examples: Prompts with another model's answers, which are explained instead of
             this model's own answers; None in an ordinary audit.
         show_progress: Whether to display how many prompts have been answered.
+        leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
+            are NaN or infinite.
 
     Returns:
         The audit, ready for its first test.
@@ -484,7 +507,7 @@ def encode_audit(
     """
     audited_model, data, options = loaded.audited_model, loaded.data, loaded.options
     adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
-    selection, identity = selected.selection, {**selected.identity}
+    selection = selected.selection
     split_examples, selected_examples = loaded.examples, selected.examples
     if isinstance(data, Answers):
         # A model that generates text reads no images.
@@ -499,6 +522,8 @@ def encode_audit(
             cache_file=cache_file,
             show_progress=show_progress,
         )
+        if leaves_out_undefined:
+            selected_examples = _leave_out_undefined_prompts(audited_model, selected_examples)
         split_examples = selected_examples
     tokenized = encode_examples(
         tokenizer,
@@ -517,8 +542,6 @@ def encode_audit(
         tokenized = _attach_user_scores(
             tokenized, loaded.user_scores, audited_model, split_examples
         )
-        scores_by_id = {text.example_id: text.scores for text in tokenized.texts}
-        identity["scores_fingerprint"] = hash_json(scores_by_id)
     with limit_threads(adapter.model):
         set_reference(adapter, tokenizer, split_examples, selection.tests)
         set_sharpness(adapter, tokenizer, split_examples)
@@ -530,7 +553,7 @@ def encode_audit(
         selection=selection,
         examples=split_examples,
         data=data,
-        identity=identity,
+        identity=selected.identity,
         tokenized=tokenized,
         n_texts=selected.n_texts,
         extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
@@ -557,6 +580,40 @@ def _warn_about_texts(tokenized: TokenizedSplit) -> None:
             "%d pairs have one blank text; the model reads it as an empty text",
             tokenized.n_half_empty,
         )
+
+
+def _leave_out_undefined_prompts(
+    audited_model: AuditedModel, examples: "datasets.Dataset"
+) -> "datasets.Dataset":
+    """Leave out the prompts for which the logits of a language model are NaN or infinite.
+
+    Args:
+        audited_model: The language model with its tokenizer.
+        examples: Rows from :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
+
+    Returns:
+        The remaining rows. A warning names each of the others.
+
+    Raises:
+        AttnProbeError: If no prompt remains.
+    """
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    defined_rows = []
+    for row, text in enumerate(encode_examples(tokenizer, examples, adapter).texts):
+        try:
+            collate(adapter, [text], tokenizer.pad_token_id or 0)
+            defined_rows.append(row)
+        except UndefinedLogitsError:
+            logger.warning(
+                "the logits for text %d are NaN or infinite, so this prompt is left out",
+                text.example_id,
+            )
+    if not defined_rows:
+        raise AttnProbeError(
+            "the logits for every prompt are NaN or infinite. Check the model's weights, or load the "
+            "model in another dtype."
+        )
+    return examples.select(defined_rows)
 
 
 def _attach_user_scores(

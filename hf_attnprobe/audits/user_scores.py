@@ -7,7 +7,7 @@ passage.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.audits.identity import hash_json
 from hf_attnprobe.audits.text_scores import strip_span
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import parse_plain
@@ -103,14 +104,7 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
             _parse_id(example_id): parse_scores(text_scores, example_id)
             for example_id, text_scores in scores.items()
         }
-    try:
-        # An inseq result holds one object per text in an attribute.
-        all_scores = [*getattr(scores, "sequence_attributions", scores)]
-    except TypeError as error:
-        raise AttnProbeError(
-            "expected a score file, a mapping from text ids to scores, or a list with one entry per "
-            f"text, got {type(scores).__name__}"
-        ) from error
+    all_scores = list_score_entries(scores)
     if len(all_scores) != len(ids):
         raise AttnProbeError(
             f"expected scores for {len(ids)} texts, got {len(all_scores)} entries. Pass one entry per "
@@ -120,6 +114,42 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
         example_id: parse_scores(text_scores, example_id)
         for example_id, text_scores in zip(ids, all_scores, strict=True)
     }
+
+
+def list_score_entries(scores: Any) -> list[Any]:
+    """List the entries of user-provided scores that have no text ids, one entry per text.
+
+    Args:
+        scores: A list of scores or another iterable, see :func:`read_scores`.
+
+    Raises:
+        AttnProbeError: If the scores are not iterable.
+    """
+    try:
+        # An inseq result holds one object per text in an attribute.
+        return [*getattr(scores, "sequence_attributions", scores)]
+    except TypeError as error:
+        raise AttnProbeError(
+            "expected a score file, a mapping from text ids to scores, or a list with one entry per "
+            f"text, got {type(scores).__name__}"
+        ) from error
+
+
+def compute_score_fingerprint(scores: Mapping[int, UserScores] | Sequence[Any]) -> str:
+    """Compute a fingerprint of all user-provided scores, also those of texts that are not audited.
+
+    All shares of an audit therefore have the same fingerprint if they evaluate the same scores.
+
+    Args:
+        scores: The scores by text id, or a list with one entry per text, in text order.
+
+    Returns:
+        16 hexadecimal digits.
+    """
+    if not isinstance(scores, Mapping):
+        # Without ids, the texts are numbered in the order of the list.
+        scores = read_scores(scores, range(len(scores)))
+    return hash_json({example_id: asdict(scores[example_id]) for example_id in scores})
 
 
 @dataclass(frozen=True)

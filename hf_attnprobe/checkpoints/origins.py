@@ -240,7 +240,7 @@ def _find_best_checkpoint(folder: Path) -> str | None:
     try:
         state = json.loads((folder / "trainer_state.json").read_text())
         return Path(state["best_model_checkpoint"]).name
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 

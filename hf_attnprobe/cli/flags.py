@@ -26,7 +26,7 @@ from hf_attnprobe.core.options import (
     select_options,
 )
 from hf_attnprobe.core.serialization import list_alternatives
-from hf_attnprobe.core.terminal import print_text
+from hf_attnprobe.core.terminal import escape_line, print_text
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.options import TEST_NAMES
 
@@ -63,7 +63,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the usage error and a pointer to ``--help``, and exit with code 2."""
-        self.exit(2, f"{self.prog}: {message}\nsee {self.prog} --help\n")
+        # The message may quote a word of the command line, which may contain escape characters.
+        self.exit(2, f"{self.prog}: {escape_line(message)}\nsee {self.prog} --help\n")
 
     def _check_names(self, words: Sequence[str]) -> None:
         """Exit with a usage error and a suggestion if a word is an unknown command or flag."""

@@ -9,5 +9,9 @@ class AttnProbeError(ValueError):
     """
 
 
+class UndefinedLogitsError(AttnProbeError):
+    """The logits of a language model for one prompt are NaN or infinite."""
+
+
 class MissingSplitError(AttnProbeError):
     """A data set exists but does not have the requested split."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hf_attnprobe.core.errors import AttnProbeError, MissingSplitError
 from hf_attnprobe.core.options import check_minimum, public_function
+from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import (
     TEXT_COLUMNS,
     TOKENS_COLUMN,
@@ -100,6 +101,10 @@ fingerprints would change.
 """
 COLUMN_FIELDS = ("text_column", "text_pair_column", "label_column", "string_columns")
 """Fields of :class:`~hf_attnprobe.data.recipes.Recipe` that contain names of columns."""
+MAX_ID_DIGITS = 19
+"""Number of digits of the largest example id."""
+MAX_EXACT_FLOAT = 2**53
+"""Floats up to this number represent every whole number exactly."""
 DESCRIPTION_PREFIX = "texts read from "
 """Prefix of the description of a loaded split, such as "texts read from premise with hypothesis"."""
 
@@ -541,26 +546,56 @@ def _choose_split(
 
 
 def read_example_ids(source: "datasets.Dataset") -> list[int]:
-    """Read the example ids of a split, or number the rows from 0 if it has no valid ids.
+    """Read the example ids of a split, or number the rows from 0 if it has no ids.
 
-    The ids in the column `example_id` are valid if they are unique integers from 0 to
-    ``MAX_EXAMPLE_ID``.
+    The ids are in the column `example_id`. They connect a text with its results and with scores from
+    other explainers, so an id that is missing or occurs twice is never replaced silently.
 
     Args:
         source: the split as loaded from its source.
 
     Returns:
         One id per row.
+
+    Raises:
+        AttnProbeError: if the column exists, but its values are not different whole numbers from 0
+            to ``MAX_EXAMPLE_ID``.
     """
-    row_numbers = list(range(len(source)))
     if "example_id" not in source.column_names:
-        return row_numbers
+        return list(range(len(source)))
     ids = read_column(source, "example_id")
+    row_by_id: dict[int, int] = {}
+    for row, cell in enumerate(ids):
+        example_id = _parse_example_id(cell)
+        if example_id is None or not 0 <= example_id <= MAX_EXAMPLE_ID:
+            raise _make_id_error(f"row {row} has {format_short(cell)}")
+        first_row = row_by_id.setdefault(example_id, row)
+        if first_row != row:
+            raise _make_id_error(f"rows {first_row} and {row} both have {example_id}")
+    return list(row_by_id)
+
+
+def _parse_example_id(cell: Any) -> int | None:
+    """Convert the cell of an id to a whole number; None if it is none.
+
+    Strings of digits count, because the cells of a CSV file are strings. Floats such as 3.0 count,
+    because pandas converts a column of whole numbers to floats if a cell is missing.
+    """
     # The type must be exactly int, since True is an instance of int too.
-    are_valid = all(
-        type(example_id) is int and 0 <= example_id <= MAX_EXAMPLE_ID for example_id in ids
+    if type(cell) is int:
+        return cell
+    is_short_number = isinstance(cell, str) and cell.isdecimal() and len(cell) <= MAX_ID_DIGITS
+    is_exact_float = isinstance(cell, float) and cell.is_integer() and abs(cell) <= MAX_EXACT_FLOAT
+    return int(cell) if is_short_number or is_exact_float else None
+
+
+def _make_id_error(problem: str) -> AttnProbeError:
+    """Make the error for a row without a usable id."""
+    return AttnProbeError(
+        "column 'example_id' must contain a different whole number from 0 to 2^63 − 1 in every row, but "
+        f"{problem}. Correct the ids, or remove or rename the column, so that the rows are numbered "
+        "from 0."
     )
-    return ids if are_valid and len(set(ids)) == len(ids) else row_numbers
 
 
 def _drop_missing_columns(

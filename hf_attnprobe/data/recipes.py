@@ -12,10 +12,11 @@ from pathlib import Path
 from hf_attnprobe.core.serialization import read_package_yaml
 
 
-_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*""")
+_SENTENCE_END = re.compile(r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|(?:(?<!\s)\s+)?\n\s*""")
 """Matches the end of a sentence: a line break, or white space after a punctuation mark.
 
-The mark is . ! ? or …, and a closing quote or bracket can follow it.
+The mark is . ! ? or …, and a closing quote or bracket can follow it. White space before a line break
+is searched only from its first character, so that the time does not grow quadratically.
 """
 
 

@@ -661,10 +661,8 @@ def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
     """Clean a table that was read from a CSV file.
 
     White space around column names is removed. Empty cells in string columns become empty strings.
-    Example ids become integers if all of them are integers.
     """
     import datasets
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     padded_names = [name for name in examples.column_names if name != name.strip()]
@@ -673,9 +671,6 @@ def _clean_table(examples: "datasets.Dataset") -> "datasets.Dataset":
     for position, (name, feature) in enumerate(examples.features.items()):
         if getattr(feature, "dtype", "") in ("string", "large_string"):
             column = pc.fill_null(table[name], "")
-            if name == "example_id":
-                with suppress(pa.ArrowInvalid):
-                    column = pc.cast(column, pa.int64())
             table = table.set_column(position, name, column)
     return datasets.Dataset(table)
 
@@ -732,10 +727,7 @@ def _convert_to_split(dataset: Any) -> "datasets.Dataset | None":
 
 
 def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
-    """Build a split from lists of values by column name.
-
-    A column `example_id` with numbers above the int64 range is dropped.
-    """
+    """Build a split from lists of values by column name."""
     import datasets
 
     lists: dict[str, list[Any]] = {}
@@ -758,9 +750,6 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
             valid_columns[name] = values
         # pyarrow raises many types of exceptions.
         except Exception as error:
-            # The column is dropped, so row numbers will serve as ids.
-            if isinstance(error, OverflowError) and name == "example_id":
-                continue
             reason = " ".join(str(error).split())[:120]
             raise AttnProbeError(
                 f"column {name!r} must contain values of the same type ({reason}); convert them"

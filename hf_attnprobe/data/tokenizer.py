@@ -77,8 +77,9 @@ _TOKEN = "|".join(
 )
 # Matches a line break. <br> from HTML counts too.
 _LINE_BREAK = r"(?:<(?i:br)\s*/?>|[\n\v\f\r\x85\u2028\u2029])"
-# Matches one or several line breaks, and the white space around them.
-_LINE_BREAKS = rf"\s*{_LINE_BREAK}(?:\s|{_LINE_BREAK})*"
+# Matches one or several line breaks, and the white space around them. White space is searched only
+# from its first character: otherwise, the time would grow quadratically with its length.
+_LINE_BREAKS = rf"(?:(?<!\s)\s+)?{_LINE_BREAK}(?:\s|{_LINE_BREAK})*"
 # Patterns for abbreviations: a single letter, or a title such as "dr". A full stop after them does
 # not end a sentence.
 _ABBREVIATIONS = [_LETTER, *(rf"(?i:{title})" for title in _TITLES.split("|"))]

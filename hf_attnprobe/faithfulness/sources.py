@@ -400,8 +400,8 @@ def _find_source(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Find the source of each answer, and check which rankings put it first.
 
-    The source is the unit whose deletion makes the answer least probable. A passage has no source
-    if it consists of one unit, or if no deletion lowers the answer's probability.
+    The source is the unit whose deletion makes the answer least probable, and the first such unit if
+    several effects are equal up to rounding. A passage has no source if it consists of one unit, or if no deletion lowers the answer's probability.
 
     Args:
         ranks_by_name: Unit ranks ``[batch, keys]`` by ranking name.
@@ -422,7 +422,10 @@ def _find_source(
         for name, ranks in ranks_by_name.items()
     }
     hits["chance"] = 1 / n_units.double()
-    source_position = unit_effects.argmax(-1).double()
+    # Units whose effects differ only by rounding share a rank, and the first of them is the source.
+    # `argmax` of the effects would let rounding, and so the batch, decide between them.
+    source_ranks = ranks_by_name["deletion"].masked_fill(~content, -1)
+    source_position = source_ranks.argmax(-1).double()
     hits = {name: values.where(has_source, torch.nan) for name, values in hits.items()}
     return hits, source_position.where(has_source, torch.nan)
 

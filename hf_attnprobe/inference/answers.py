@@ -286,8 +286,8 @@ def _apply_chat_template(
 
 UNIT_SPLITTERS: dict[str, Callable[[str], list[Span]]] = {
     "sentence": locate_sentences,
-    "passage": lambda text: _find_spans(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", text),
-    "word": lambda text: _find_spans(r"\S+", text),
+    "passage": lambda text: _find_passages(text),
+    "word": lambda text: [match.span() for match in re.finditer(r"\S+", text)],
 }
 """Maps the name of a unit to the function that finds these units in a passage.
 
@@ -296,9 +296,27 @@ because it needs the tokenizer of the model.
 """
 
 
-def _find_spans(pattern: str, text: str) -> list[Span]:
-    """Find the spans of all matches for a regular expression."""
-    return [match.span() for match in re.finditer(pattern, text, re.DOTALL)]
+def _find_passages(text: str) -> list[Span]:
+    """Find the passages of a text, which are separated by blank lines.
+
+    Returns:
+        Start and end of each passage in characters, without surrounding white space.
+    """
+    spans: list[Span] = []
+    is_continued = False
+    line_start = 0
+    for line in text.split("\n"):
+        content = line.strip()
+        if content:
+            start = line_start + line.index(content)
+            end = start + len(content)
+            if is_continued:
+                spans[-1] = spans[-1][0], end
+            else:
+                spans.append((start, end))
+        is_continued = bool(content)
+        line_start += len(line) + 1
+    return spans
 
 
 def find_units(
@@ -506,6 +524,11 @@ class GeneratedAnswer(NamedTuple):
     rounding: float
 
     @property
+    def is_defined(self) -> bool:
+        """Whether all logits are numbers."""
+        return not bool(self.margins.isnan().any())
+
+    @property
     def is_certain(self) -> bool:
         """Whether rounding cannot change any token of the answer."""
         return bool((self.margins > self.rounding).all())
@@ -517,6 +540,24 @@ class GeneratedAnswer(NamedTuple):
         return bool(((self.margins - other.margins).abs() <= self.rounding).all())
 
 
+def list_end_tokens(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """List the ids of all tokens that end a generated answer.
+
+    Args:
+        model: The language model. Its generation settings may contain one or several end tokens.
+        tokenizer: The model's tokenizer, which may have an end token too.
+
+    Returns:
+        Token ids without duplicates, beginning with the tokenizer's; empty if there are none.
+    """
+    generation_config = getattr(model, "generation_config", None)
+    model_end_tokens = getattr(generation_config, "eos_token_id", None)
+    if not isinstance(model_end_tokens, list):
+        model_end_tokens = [model_end_tokens]
+    candidates = (tokenizer.eos_token_id, *model_end_tokens)
+    return list(dict.fromkeys(int(token) for token in candidates if token is not None))
+
+
 def generate_answers(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
@@ -525,6 +566,8 @@ def generate_answers(
     on_batch_end: Callable[[Mapping[str, list[int]]], None] = lambda answers: None,
 ) -> dict[str, list[int]]:
     """Generate an answer to each prompt by greedy decoding.
+
+    A prompt has no answer if logits after it are NaN or infinite.
 
     The model's own generation settings are ignored, except for the end tokens. Prompts of similar
     length are answered in one batch with padding on the left. An answer must not depend on other
@@ -547,15 +590,9 @@ def generate_answers(
         Token ids for the answers, by prompt name.
 
     Raises:
-        AttnProbeError: If logits are NaN or infinite, or if a single prompt does not fit into
-            memory.
+        AttnProbeError: If a single prompt does not fit into memory.
     """
-    model_end_tokens = model.generation_config.eos_token_id
-    if not isinstance(model_end_tokens, list):
-        model_end_tokens = [model_end_tokens]
-    end_tokens = [
-        token for token in (tokenizer.eos_token_id, *model_end_tokens) if token is not None
-    ]
+    end_tokens = list_end_tokens(model, tokenizer)
     settings = GenerationConfig(
         max_new_tokens=max_new_tokens,
         eos_token_id=end_tokens or None,
@@ -567,9 +604,9 @@ def generate_answers(
     )
 
     def generate(names: Sequence[str]) -> list[GeneratedAnswer]:
-        return _generate_batch(model, settings, {name: prompts[name] for name in names})
+        return _generate_batch(model, settings, [prompts[name] for name in names])
 
-    def generate_independently(names: Sequence[str]) -> list[list[int]]:
+    def generate_independently(names: Sequence[str]) -> list[GeneratedAnswer]:
         answers = generate(names)
         if len(names) > 1:
             shortest_alone = generate(names[:1])[0]
@@ -578,7 +615,7 @@ def generate_answers(
                 answer if is_padding_harmless and answer.is_certain else generate([name])[0]
                 for name, answer in zip(names, answers, strict=True)
             ]
-        return [answer.tokens for answer in answers]
+        return answers
 
     is_half_precision = torch.finfo(model.dtype).bits < 32
     is_batched = not (is_half_precision or has_length_dependent_positions(model.config))
@@ -587,7 +624,11 @@ def generate_answers(
     all_answers: dict[str, list[int]] = {}
     for batch_names in split_into_chunks(names_by_length, batch_size):
         for names, answers in run_with_halving(batch_names, generate_independently):
-            answers_by_name = dict(zip(names, answers, strict=True))
+            answers_by_name = {
+                name: answer.tokens
+                for name, answer in zip(names, answers, strict=True)
+                if answer.is_defined
+            }
             on_batch_end(answers_by_name)
             all_answers |= answers_by_name
     return all_answers
@@ -595,10 +636,10 @@ def generate_answers(
 
 @torch.no_grad()
 def _generate_batch(
-    model: Any, settings: GenerationConfig, prompts: Mapping[str, Sequence[int]]
+    model: Any, settings: GenerationConfig, prompts: Sequence[Sequence[int]]
 ) -> list[GeneratedAnswer]:
-    """Generate answers to several prompts in one batch."""
-    rows = [torch.tensor(ids, device=model.device) for ids in prompts.values()]
+    """Generate answers to several prompts, given as token ids, in one batch."""
+    rows = [torch.tensor(ids, device=model.device) for ids in prompts]
     pad_left = partial(pad_sequence, batch_first=True, padding_side="left")
     input_ids = pad_left(rows, padding_value=settings.pad_token_id)
     n_prompt = input_ids.shape[1]
@@ -611,7 +652,7 @@ def _generate_batch(
     end_tokens = settings.eos_token_id or []
     relative_rounding = get_relative_tolerance(model.dtype)
     answers = []
-    for row, name in enumerate(prompts):
+    for row in range(len(prompts)):
         tokens = output.sequences[row, n_prompt:].tolist()
         end_positions = [k for k, token in enumerate(tokens) if token in end_tokens]
         end = end_positions[0] if end_positions else None
@@ -619,11 +660,6 @@ def _generate_batch(
         top_logits = [step[row].topk(2).values for step in output.logits]
         first, second = torch.stack(top_logits[:n_steps]).T
         margins = first - second
-        if margins.isnan().any():
-            raise AttnProbeError(
-                f"the logits after the prompt of {name} are NaN or infinite. Load the model "
-                "in another dtype, or check its weights."
-            )
         rounding = relative_rounding * float(first.abs().max())
         answers.append(GeneratedAnswer(tokens[:end], margins, rounding))
     return answers
@@ -744,9 +780,12 @@ def prepare_prompts(
     generated_ids = _generate_with_cache(
         model, tokenizer, unanswered, data.max_new_tokens, cache_file, show_progress
     )
+    _report_undefined_prompts([name for name in unanswered if name not in generated_ids], prompts)
     rows = []
     n_left_out: Counter[str] = Counter()
     for prompt in prompts:
+        if prompt.name in unanswered and prompt.name not in generated_ids:
+            continue
         reference_row = reference_rows.get(prompt.example["example_id"])
         row = _build_row(prompt, tokenizer, facts, generated_ids.get(prompt.name), reference_row)
         row["is_cut"] = row["generated"] and sum(row["labelled"]) == data.max_new_tokens
@@ -792,7 +831,7 @@ def _generate_with_cache(
     Returns:
         Token ids for the answers, by prompt name.
     """
-    cache = AnswerCache(cache_file)
+    cache = AnswerCache(cache_file, prompts)
     answers = cache.read()
     pending_prompts = {name: ids for name, ids in prompts.items() if name not in answers}
     n_answered = 0
@@ -800,13 +839,34 @@ def _generate_with_cache(
     def save_batch(batch_answers: Mapping[str, list[int]]) -> None:
         nonlocal n_answered
         n_answered += len(batch_answers)
-        bar.update_count(n_answered, len(pending_prompts), "prompts")
+        # A prompt with undefined logits has no answer.
+        if n_answered:
+            bar.update_count(n_answered, len(pending_prompts), "prompts")
         if get_process_state().is_main_process:
             cache.add(batch_answers)
 
     with ProgressBar("answers", show_progress) as bar:
         return answers | generate_answers(
             model, tokenizer, pending_prompts, max_new_tokens, save_batch
+        )
+
+
+def _report_undefined_prompts(names: Sequence[str], prompts: Sequence[EncodedPrompt]) -> None:
+    """Log a warning that names the prompts for which the model's logits are NaN or infinite.
+
+    Args:
+        names: Names of these prompts, which are left out.
+        prompts: All prompts.
+
+    Raises:
+        AttnProbeError: If no other prompt remains.
+    """
+    for name in names:
+        logger.warning("the logits for %s are NaN or infinite, so this prompt is left out", name)
+    if names and len(names) == len(prompts):
+        raise AttnProbeError(
+            "the logits after every prompt are NaN or infinite. Check the model's weights, or load "
+            "the model in another dtype."
         )
 
 

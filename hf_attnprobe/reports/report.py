@@ -531,9 +531,6 @@ def _check_same_audit(folders: Sequence[Path]) -> None:
         read_json(folder / "audit.json", dict[str, Any], "Run the share again.")
         for folder in folders
     ]
-    for identity in identities:
-        # User-provided scores differ between shares, because each share has its own texts.
-        identity.pop(SCORES_FINGERPRINT_KEY, None)
     for folder, identity in zip(folders, identities, strict=True):
         differences = find_differences(identity, identities[0])
         if differences:

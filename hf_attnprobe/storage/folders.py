@@ -121,7 +121,8 @@ def get_temporary_path(file: Path) -> Path:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder inside a ``with`` block, so that no other run can write to it.
 
-    The folder is created if it does not exist, and removed again if nothing was written to it.
+    The folder and its parents are created if they do not exist, and removed again if nothing was
+    written to them.
 
     Args:
         folder: The folder.
@@ -130,7 +131,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         AttnProbeError: Another run uses the folder.
         OSError: The folder cannot be created or written to.
     """
-    folder_existed = folder.is_dir()
+    new_folders = _list_missing_folders(folder)
     file_lock = FileLock(folder / LOCK_FILE, fallback_to_soft=False)
     _acquire_lock(file_lock, folder)
     try:
@@ -142,10 +143,15 @@ def lock_folder(folder: Path) -> Iterator[None]:
             # new file.
             (folder / LOCK_FILE).unlink()
         file_lock.release()
-        if not folder_existed:
-            # Removal fails if the folder is not empty, and the folder is kept.
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        # Removal fails if a folder is not empty, and then the folder and its parents are kept.
+        with contextlib.suppress(OSError):
+            for new_folder in new_folders:
+                new_folder.rmdir()
+
+
+def _list_missing_folders(folder: Path) -> list[Path]:
+    """List the folders that must be created for a new folder, beginning with the folder itself."""
+    return [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
 
 
 def _acquire_lock(file_lock: BaseFileLock, folder: Path) -> None:
@@ -288,7 +294,8 @@ def check_available(folder: str | Path, *markers: str) -> Path:
         The folder as a path.
 
     Raises:
-        AttnProbeError: The folder contains other files, or a link to a path outside the folder.
+        AttnProbeError: The folder contains other files, or the folder or one of its subfolders
+            contains a link to a path outside the folder.
     """
     folder = check_output_path(folder)
     try:
@@ -301,14 +308,27 @@ def check_available(folder: str | Path, *markers: str) -> Path:
         raise AttnProbeError(
             f"the output folder {folder} already contains other files. Choose another --output-dir."
         )
-    for path in paths:
-        is_inside = path.resolve().is_relative_to(folder.resolve())
-        if path.is_symlink() and not is_inside:
-            raise AttnProbeError(
-                f"the link {path} leads out of the output folder. Delete the link, or choose another "
-                "--output-dir."
-            )
+    for parent, folder_names, file_names in os.walk(folder):
+        for name in (*folder_names, *file_names):
+            refuse_outside_link(Path(parent, name), folder)
     return folder
+
+
+def refuse_outside_link(path: Path, folder: Path) -> None:
+    """Raise an error if a path is a link that leads out of an output folder.
+
+    Args:
+        path: A file or folder inside the output folder, which does not need to exist.
+        folder: The output folder.
+
+    Raises:
+        AttnProbeError: The path is a link to a path outside the folder.
+    """
+    if path.is_symlink() and not path.resolve().is_relative_to(folder.resolve()):
+        raise AttnProbeError(
+            f"the link {path} leads out of the output folder. Delete the link, or choose another "
+            "--output-dir."
+        )
 
 
 def make_folder_error(folder: str | Path, error: Exception) -> AttnProbeError:
@@ -372,34 +392,67 @@ def reserve_folder(
         AttnProbeError: Another run uses the folder, it contains other files or results with other
             settings, or it cannot be written to.
     """
-    from accelerate.utils import broadcast_object_list
-
     folder = Path(folder)
-    is_main = get_process_state().is_main_process
-    is_new, message = False, None
     with contextlib.ExitStack() as stack:
-        try:
+        with _share_errors(folder) as is_main:
             if is_main:
                 check_available(folder, *markers)
                 stack.enter_context(lock_folder(folder))
-                if identity is not None:
-                    is_new = _store_settings(folder / markers[0], identity)
-        except AttnProbeError as error:
-            message = str(error)
-        except OSError as error:
-            message = str(make_folder_error(folder, error))
-        # If the main process fails, the others must fail too instead of waiting for it.
-        messages = [message]
-        broadcast_object_list(messages)
-        if messages[0] is not None:
-            raise AttnProbeError(messages[0])
-        try:
-            yield folder
-        except BaseException:
-            if is_new and not any((folder / "rows").glob("part-*")):
-                (folder / markers[0]).unlink(missing_ok=True)
-                shutil.rmtree(folder / "rows", ignore_errors=True)
-            raise
+        if identity is not None:
+            stack.enter_context(mark_folder(folder / markers[0], identity))
+        yield folder
+
+
+@contextlib.contextmanager
+def mark_folder(file: Path, settings: Mapping) -> Iterator[None]:
+    """Mark a locked output folder with the settings of this run, in all of its processes.
+
+    The mark of a new folder is deleted again if the run fails before it has written rows.
+
+    Args:
+        file: JSON file in the folder, in which the settings are stored.
+        settings: Settings that determine the results.
+
+    Raises:
+        AttnProbeError: The file contains other settings, or it cannot be written.
+    """
+    is_new = False
+    with _share_errors(file.parent) as is_main:
+        if is_main:
+            is_new = _store_settings(file, settings)
+    try:
+        yield
+    except BaseException:
+        rows_folder = file.parent / "rows"
+        if is_new and not any(rows_folder.glob("part-*")):
+            file.unlink(missing_ok=True)
+            shutil.rmtree(rows_folder, ignore_errors=True)
+        raise
+
+
+@contextlib.contextmanager
+def _share_errors(folder: Path) -> Iterator[bool]:
+    """Raise an error of the main process in all processes, instead of letting them wait for it.
+
+    Args:
+        folder: Output folder, for the message of an error that the disk caused.
+
+    Yields:
+        Whether this process is the main process, which alone does the work in the ``with`` block.
+    """
+    from accelerate.utils import broadcast_object_list
+
+    message = None
+    try:
+        yield get_process_state().is_main_process
+    except AttnProbeError as error:
+        message = str(error)
+    except OSError as error:
+        message = str(make_folder_error(folder, error))
+    messages = [message]
+    broadcast_object_list(messages)
+    if messages[0] is not None:
+        raise AttnProbeError(messages[0])
 
 
 def _store_settings(file: Path, settings: Mapping) -> bool:

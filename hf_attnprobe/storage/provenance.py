@@ -74,10 +74,15 @@ def flatten_settings(settings: Mapping, prefix: str = "") -> Iterator[tuple[str,
 
 # --- Summaries of finished runs ---
 
+AUDIT_FILE = "audit.json"
+"""Name of the file with an audit's identity, which marks its output folder."""
 SUMMARY_FILE = "summary.json"
 """Name of the file with the summary of a finished run, in its output folder."""
-PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError)
-"""Exceptions that parsing raises if a stored file does not have the expected structure."""
+PARSE_ERRORS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""Exceptions that parsing raises if a stored file does not have the expected structure.
+
+A RecursionError is raised for JSON with thousands of nested lists.
+"""
 RECORDED_PACKAGES = ("hf_attnprobe", "torch", "transformers", "scipy", "numpy")
 """Packages whose versions are recorded with every result, because results depend on them."""
 

@@ -44,6 +44,7 @@ from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Site
 from hf_attnprobe.statistics.rows import IDENTITY_STATISTIC, PREDICTION_TEST, Column, Rows
 from hf_attnprobe.storage.folders import get_temporary_path
+from hf_attnprobe.storage.provenance import PARSE_ERRORS
 
 
 NO_SITE = Site(layer=-1, head=-1)
@@ -516,7 +517,7 @@ def read_part(part: Path) -> pa.Table:
         AttnProbeError: The file cannot be read, was changed after it was written, has another format,
             or was written by an audit with other settings.
     """
-    read_errors = (OSError, ValueError, LookupError, TypeError, NotImplementedError)
+    read_errors = (OSError, NotImplementedError, *PARSE_ERRORS)
     try:
         with pq.ParquetFile(
             part, read_dictionary=["test", "statistic"], page_checksum_verification=True

@@ -639,7 +639,7 @@ def _find_last_checkpoint(steps: Path) -> Path | None:
     for _, folder in sorted(folders_by_step.items(), reverse=True):
         try:
             json.loads((folder / TRAINER_STATE).read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             shutil.rmtree(folder)
         else:
             return folder
@@ -662,7 +662,7 @@ def _is_unchanged(checkpoint: Path) -> bool:
         return recorded_digests == compute_digests(checkpoint, "[!.]*")
     except FileNotFoundError:
         return not (checkpoint / DIGESTS_FILE).exists()
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return False
 
 

@@ -11,6 +11,7 @@ from hf_attnprobe import (
     Answers,
     AttnProbeError,
     AuditOptions,
+    Data,
     Permutation,
     audit,
     evaluate_scores,
@@ -181,6 +182,52 @@ def test_scores_are_judged_in_shares(checkpoint, reviews_folder, tmp_path):
     options = AuditOptions(shown_texts=0, prune=False)
     folders = shared(judged, tmp_path / "job")
     same_rows(join_shares(folders), judged(options=options, progress=False))
+
+
+def test_shares_of_different_scores_are_not_joined(checkpoint, reviews_folder, tmp_path, cli):
+    """One share with the scores of one explainer, the other with those of another one."""
+    examples = load_examples(str(reviews_folder), "test", limit=8)
+    data = Data(str(reviews_folder), test_limit=8)
+    words = [len(text.split()) for text in examples["text"]]
+    numbers = np.random.default_rng(0)
+    scores = [
+        {k: numbers.random(n).tolist() for k, n in zip(examples["example_id"], words, strict=True)}
+        for _ in range(2)
+    ]
+    for number, share_scores in enumerate(scores):
+        options = AuditOptions(share=f"{number}/2", shown_texts=0, prune=False)
+        given = {"options": options, "output_dir": tmp_path / "job", "progress": False}
+        evaluate_scores(checkpoint, data, share_scores, ["erasure"], **given)
+    folders = sorted((tmp_path / "job").iterdir())
+    refused("differ in scores_fingerprint", join_shares, folders)
+    assert "differ in scores_fingerprint" in cli("report", *folders).err
+    # Both shares of the same scores are joined.
+    given = {"options": AuditOptions(share="1/2", shown_texts=0, prune=False), "progress": False}
+    evaluate_scores(
+        checkpoint, data, scores[0], ["erasure"], output_dir=tmp_path / "again", **given
+    )
+    joined = join_shares([folders[0], tmp_path / "again" / "share-1-of-2"])
+    assert joined.n == len(examples)
+    # A list does not name its texts, so that nobody knows whether two lists belong together.
+    refused(
+        "a list of scores cannot be combined with --share",
+        evaluate_scores,
+        checkpoint,
+        data,
+        list(scores[0].values()),
+        ["erasure"],
+        **given,
+    )
+
+
+def test_a_share_is_not_written_through_a_link(verb, tmp_path):
+    """A link in place of the folder of a share leads out of the folder of the job."""
+    (tmp_path / "job").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job" / "share-0-of-2").symlink_to(tmp_path / "elsewhere")
+    options = AuditOptions(share="0/2", shown_texts=0, prune=False)
+    refused("leads out of the output folder", verb, options=options, output_dir=tmp_path / "job")
+    assert not [*(tmp_path / "elsewhere").iterdir()]
 
 
 @pytest.mark.parametrize(("test", "are_own"), [("sources", True), ("head_ablation", False)])

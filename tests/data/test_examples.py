@@ -20,9 +20,10 @@ from hf_attnprobe.data.examples import (
     load_examples,
 )
 from hf_attnprobe.data.recipes import RECIPES, Recipe, split_sentences
+from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.storage.rows import read_rows
-from tests.helpers.error_messages import refusal, refused
+from tests.helpers.error_messages import refusal, refused, refuses
 
 
 ROOT = Path(__file__).parents[2]
@@ -78,11 +79,35 @@ def test_limit_takes_all_classes_of_a_sorted_data_set():
 def test_ids_of_the_source_are_kept_if_usable():
     rows = [{**row, "example_id": 7 * i} for i, row in enumerate(ROWS)]
     assert load_examples(rows, "test")["example_id"][:3] == [0, 7, 14]
-    for unusable in ([3] * 10, [str(i) for i in range(10)], range(-5, 5)):
-        rows = [{**row, "example_id": i} for row, i in zip(ROWS, unusable, strict=True)]
-        assert load_examples(rows, "test")["example_id"][:] == list(range(10))
-    both = [{"text": f"a film {i}", "label": 0, "example_id": i} for i in (True, False)]
-    assert load_examples(both, "test")["example_id"][:] == [0, 1]  # a truth value is no id
+    # A column may hold numbers as strings or floats, depending on the format of the file.
+    for kind in (str, float):
+        rows = [{**row, "example_id": kind(7 * i)} for i, row in enumerate(ROWS)]
+        assert load_examples(rows, "test")["example_id"][:3] == [0, 7, 14]
+
+
+@pytest.mark.parametrize(
+    ("ids", "problem"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7, 2, 9], "rows 2 and 8 both have 2"),
+        ([0, 1, None, 3, 4, 5, 6, 7, 8, 9], "row 2 has None"),
+        ([f"q{i}" for i in range(10)], "row 0 has 'q0'"),
+        (["0", "1", "2", "x3", *"456789"], "row 3 has 'x3'"),
+        ([*"01234", "", *"6789"], "row 5 has ''"),
+        (["1" * 5000, *"123456789"], "row 0 has '1111"),
+        (range(5, -5, -1), "row 6 has -1"),
+        ([i / 2 for i in range(10)], r"row 1 has 0\.5"),
+        ([0.0, 1.0, float("nan"), *range(3, 10)], "row 2 has nan"),
+        ([i > 4 for i in range(10)], "row 0 has False"),
+    ],
+)
+def test_ids_that_name_no_row_are_refused_with_the_row(ids, problem):
+    """They are never replaced by row numbers, since scores by id would then go to other texts."""
+    rows = [{**row, "example_id": i} for row, i in zip(ROWS, ids, strict=True)]
+    with refuses(f"'example_id' must contain a different whole number.*, but {problem}"):
+        load_examples(rows, "test")
+    questions = [{**row, "question": "Who?", "context": "A. B."} for row in rows]
+    with refuses(f"'example_id' must contain a different whole number.*, but {problem}"):
+        Answers(questions).load_examples()
 
 
 def test_columns_are_text_then_sentence_then_as_named():

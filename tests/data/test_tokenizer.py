@@ -1,5 +1,6 @@
 import re
 import string
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,10 +8,21 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import normalizers
+from tokenizers import Regex, normalizers
+from tokenizers.pre_tokenizers import Split
 from transformers import AutoTokenizer
 
-from hf_attnprobe.data.tokenizer import SPECIAL_TOKENS, build_tokenizer
+from hf_attnprobe.data import recipes
+from hf_attnprobe.data.recipes import split_sentences
+from hf_attnprobe.data.tokenizer import (
+    _CHINESE_SENTENCE_END,
+    _LINE_BREAK,
+    _SENTENCE_END,
+    SPECIAL_TOKENS,
+    build_tokenizer,
+    locate_sentences,
+)
+from hf_attnprobe.inference.answers import _find_passages
 from tests.helpers.error_messages import refuses
 
 
@@ -267,6 +279,34 @@ ENDS = {
     "<sos> <eos>": "< sos > < eos >",
     "": "",
 }
+
+
+@given(st.text(alphabet="aB.!?\"') \n\t\u2028\u3002<br>", max_size=60))
+@settings(max_examples=300)
+def test_sentences_end_where_a_search_from_every_character_finds_their_ends(text):
+    """White space is searched only from its first character, which must not change any sentence."""
+    plain_line_breaks = rf"\s*{_LINE_BREAK}(?:\s|{_LINE_BREAK})*"
+    plain = Split(
+        Regex(f"{_SENTENCE_END}|{plain_line_breaks}|{_CHINESE_SENTENCE_END}"), "removed"
+    ).pre_tokenize_str(text)
+    expected = [span for piece, span in plain if piece.strip()]
+    assert locate_sentences(text) == expected
+    plain_end = r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*"""
+    assert re.split(recipes._SENTENCE_END, text) == re.split(plain_end, text)
+
+
+@pytest.mark.parametrize("white", [" ", "\n", " \n", "\t"])
+@pytest.mark.parametrize("text", ["A b.{}C d.", "A b{}c d", "{}a", "a{}", "a{}!!!"])
+def test_long_white_space_is_split_in_linear_time(white, text):
+    """16,000 spaces took 3 seconds, and the time grew with the square of their number."""
+    text = text.format(white * 50_000)
+    tokenizer = build_tokenizer(["a b. c d."], sentences=True)
+    start = time.process_time()
+    locate_sentences(text)
+    split_sentences(text)
+    _find_passages(text)
+    tokenizer(text)
+    assert time.process_time() - start < 2
 
 
 def test_where_sentences_end():

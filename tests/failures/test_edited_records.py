@@ -99,3 +99,19 @@ def test_shown_texts_that_were_edited_are_made_again(finished, commands, cli, tm
     assert cli(*commands["audit"](folder)).code == 0
     tokens = json.loads((folder / "texts.json").read_text())["texts"][0]["tokens"]
     assert all(isinstance(token, str) for token in tokens)
+
+
+@pytest.mark.parametrize(
+    "verb", ["audit", *(pytest.param(verb, marks=pytest.mark.slow) for verb in ("train", "study"))]
+)
+def test_a_deeply_nested_file_is_one_line_or_changes_nothing(
+    verb, finished, commands, cli, tmp_path
+):
+    """Python's reader of JSON raises a RecursionError for a file of 100,000 brackets."""
+    for number, file in enumerate(sorted(finished(verb).rglob("[!.]*.json"))):
+        folder = tmp_path / str(number) / "out"
+        shutil.copytree(finished(verb), folder)
+        (folder / file.relative_to(finished(verb))).write_text("[" * 100_000)
+        for command in (["report", folder], commands[verb](folder)):
+            done = cli(*command)
+            assert done.code in (0, 1) and "Traceback" not in done.err, (file, done.err)

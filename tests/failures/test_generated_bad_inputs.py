@@ -41,6 +41,17 @@ def test_a_few_generated_bad_inputs(kind, models):
     assert counts["line"] + counts["usage"]  # some of them are bad
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_written_elsewhere(tmp_path, monkeypatch):
+    """A mangled command may name a folder below the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_sixty_mangled_command_lines(models):
+    counts = check("commands", models, 60)
+    assert counts.total() >= 54 and counts["usage"] and counts["line"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_generated_bad_inputs(kind, models):

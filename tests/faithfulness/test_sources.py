@@ -14,6 +14,8 @@ from hf_attnprobe.faithfulness.options import Sources
 from hf_attnprobe.faithfulness.sources import (
     CONTEXTCITE_STREAM,
     LDS_STREAM,
+    _find_source,
+    _rank_units,
     _scatter_to_units,
     measure_all_sets,
     measure_random_halves,
@@ -128,6 +130,18 @@ def test_the_gain_is_what_the_passage_adds(texts, result):
         assert own.answer_is_greedy.item() == (text.whole.argmax() == text.asked.ids[0, -1])
         assert own.passage_share.item() == pytest.approx(text.weights[: text.n].sum(), abs=CLOSE)
         assert own.sink_share.item() == pytest.approx(text.weights[-1], abs=CLOSE)
+
+
+@pytest.mark.parametrize("rounding", [(0, 0, 0), (0, 3e-7, 0), (0, 0, 3e-7), (3e-7, 0, 0)])
+def test_rounding_does_not_decide_which_of_equal_units_is_the_source(rounding):
+    """Three copies of a sentence cost the same; another batch changes the last digits."""
+    effects = torch.tensor([[0.25, 2.0, 2.0, 0.5, 2.0]])
+    effects[0, [1, 2, 4]] += torch.tensor(rounding)
+    content = torch.ones(1, 5, dtype=torch.bool)
+    ranks = _rank_units({"deletion": effects}, content, log_prob=torch.tensor([-12.0]))
+    hits, position = _find_source(ranks, effects, content)
+    assert position.tolist() == [1]
+    assert hits["deletion"].item() == pytest.approx(1 / 3)
 
 
 def test_the_source_is_the_unit_that_costs_most(texts, result):

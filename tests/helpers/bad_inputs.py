@@ -8,6 +8,7 @@ import contextlib
 import csv
 import io
 import json
+import re
 import shutil
 import signal
 import sys
@@ -66,6 +67,10 @@ class Case:
     edit: Callable[[Path], None] | None = None
     texts: dict[int, str] | None = None
     rows: Any = None
+
+
+CONTROL_CHARACTER = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202e]")
+"""Matches a character that could change the look of a terminal."""
 
 
 class Hang(BaseException):
@@ -144,6 +149,8 @@ def _outcome(case: Case, models: dict[str, Path], folder: Path) -> tuple[str, st
             lambda: main(arguments) if case.rows is None else _in_memory(case, model)
         )
     said = err.getvalue()
+    if CONTROL_CHARACTER.search(said):
+        return "trouble", f"control characters: {said!r}"
     if trouble is not None or code not in (0, 1, 2, 3):
         return "trouble", trouble or f"exit code {code}: {said}"
     if code == 2:
@@ -669,6 +676,59 @@ def bad_flags(draw: Callable) -> Case:
     )
 
 
+# --- command lines that are no commands ------------------------------------------------
+
+STRAY_WORDS = ["-", "--", "---", "-x", "-v=1", "--=", "--=x", "--seed", "--seed=", "--output-dir"]
+STRAY_WORDS += [
+    "--model",
+    "--dataset=",
+    "--test",
+    "--tests",
+    "--set",
+    "--set=erasure",
+    "@data.jsonl",
+]
+STRAY_WORDS += ["audit", "report", "reprot", "nothing", "/", ".", "..", "~", "/dev/null", "*", "%s"]
+STRAY_WORDS += ["HERE", "HERE/data.jsonl", "HERE/nothing/deep", "HERE/data.jsonl/x", "{x}", "$HOME"]
+STRAY_WORDS += [
+    "--\x1b[31m",
+    "--\x1b]0;x\x07",
+    "\u202e",
+    "--help=x",
+    "-h1",
+    "--no-seed",
+    "nan",
+    "1e999",
+]
+STRAY_WORDS += ["--option", "--json=1", "--verbose=false", "a=b", "x@y", "0x10", "١٢", "\udcff"]
+"""Words that do not belong where they are put."""
+
+
+@st.composite
+def mangled_commands(draw: Callable) -> Case:
+    """A command that is right, some of whose words are dropped, repeated, exchanged, cut or replaced."""
+    verb = draw(st.sampled_from([*dict.fromkeys(VERBS)]))
+    words = [*command_of(verb, "bilstm")]
+    for _ in range(draw(st.integers(1, 3))):
+        position = draw(st.integers(0, len(words)))
+        stray = draw(st.sampled_from([*STRAY_WORDS, *ODD_FLAGS]))
+        change = draw(st.sampled_from(["insert", "insert", "replace", "drop", "repeat", "cut"]))
+        if change == "insert":
+            words.insert(position, stray)
+        elif change == "replace":
+            words[position : position + 1] = [stray]
+        elif change == "drop":
+            del words[position : position + draw(st.integers(1, 2))]
+        elif change == "repeat":
+            words[position:position] = words[max(position - 2, 0) : position]
+        else:
+            words = words[: max(position, 1)]
+    # A training is dear, its refusal is not.
+    if verb in TRAINING:
+        words.append("--frobnicate")
+    return Case(f"{words}", tuple(words), FILES)
+
+
 # --- passages with questions, and scores ------------------------------------------------
 
 
@@ -728,6 +788,7 @@ KINDS = {
     "data": (bad_data(), 1),
     "checkpoints": (bad_checkpoints(), 1),
     "flags": (bad_flags(), 5),
+    "commands": (mangled_commands(), 3),
     "asked": (asked(), 3),
     "scores": (scores(), 3),
     "folders": (folders(), 3),

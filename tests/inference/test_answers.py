@@ -1,19 +1,25 @@
 """Passages with questions: how prompts are rendered, cut into units, answered and tokenised."""
 
 import json
+import re
+import shutil
 from dataclasses import replace
 from functools import wraps
+from itertools import product
 from types import SimpleNamespace
 
+import hypothesis
 import pandas as pd
 import pytest
 import torch
 import transformers
+from hypothesis import strategies as st
 from scipy.stats import beta
 
 from hf_attnprobe import Answers, AuditOptions, Report, audit, build_tokenizer
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
+from hf_attnprobe.audits.pipeline import estimate_audit
 from hf_attnprobe.core import progress
 from hf_attnprobe.inference import answers
 from hf_attnprobe.inference.answers import encode_answers, generate_answers
@@ -22,7 +28,9 @@ from hf_attnprobe.protocol import ALL
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.rows import UNIT_STATISTICS
+from hf_attnprobe.storage.folders import lock_folder
 from tests.helpers import tiny_language_models, tiny_models
+from tests.helpers.compare_rows import assert_same_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.tiny_language_models import PASSAGE, ROWS, units
 from tests.helpers.tiny_language_models import prompts as made
@@ -140,6 +148,13 @@ def test_passages_are_items_of_a_list_or_divided_by_empty_lines(chat, model):
     items = ["Ann. Li.", "Bob\nsings."]
     assert cut(items, "passage") == cut("Ann. Li.\n \nBob\nsings.", "passage") == items
     assert cut(items, "sentence") == ["Ann.", "Li.", "Bob", "sings."]
+
+
+@hypothesis.given(st.text(alphabet="ab \n\t\x0b\u2028", max_size=40))
+def test_passages_end_at_blank_lines(text):
+    """The same as by a regular expression, whose time grows with the square of the white space."""
+    pattern = re.compile(r"\S.*?(?=\s*\n\s*\n|\s*\Z)", re.DOTALL)
+    assert answers._find_passages(text) == [match.span() for match in pattern.finditer(text)]
 
 
 def test_units_hold_no_token_of_template_question_or_answer(chat, model):
@@ -393,7 +408,7 @@ def test_logits_that_are_no_numbers_are_refused(chat):
     with torch.no_grad():
         broken.lm_head.weight[:] = torch.nan
     rows = [{key: ROWS[0][key] for key in ("context", "question")}]
-    refused("are NaN or infinite", made, rows, chat, broken)
+    refused("are NaN or infinite. Check the model's weights", made, rows, chat, broken)
 
 
 def test_a_model_that_says_nothing_is_refused(chat):
@@ -545,6 +560,133 @@ def test_an_audit_goes_on_with_the_same_answers(folder, tmp_path, report, monkey
         **again,
     )
     assert len(asked) == 4 and file.exists()
+
+
+def set_end_tokens(model_folder, end_tokens):
+    """Set the end tokens in the model's generation_config.json."""
+    config = transformers.GenerationConfig.from_pretrained(model_folder)
+    config.eos_token_id = end_tokens
+    config.save_pretrained(model_folder)
+
+
+def test_other_end_tokens_are_another_audit(folder, tmp_path, copy_of):
+    """Answers end at them, so neither rows nor cached answers of the former end tokens are used."""
+    root = copy_of(folder)
+    command = (str(root / "model"), Answers(str(root / "qa.jsonl"), max_new_tokens=4))
+    out = tmp_path / "out"
+    first = audit(*command, output_dir=out, **FEW)
+    [cache_file] = out.glob(".answers-*.jsonl")
+    _, first_answer, _ = json.loads(cache_file.read_text().split("\n")[1])
+    set_end_tokens(root / "model", [first_answer[1]])
+    refused("end_tokens", audit, *command, output_dir=out, **FEW)
+    # Without rows, only the hidden file with the answers is left of the first audit.
+    shutil.copytree(
+        out, tmp_path / "hidden", ignore=lambda folder, names: {*names} - {cache_file.name}
+    )
+    again = audit(*command, output_dir=tmp_path / "hidden", **FEW)
+    fresh = audit(*command, **FEW)
+    assert again.examples == fresh.examples != first.examples
+    assert again.to_pandas().equals(fresh.to_pandas())
+    assert not again.to_pandas().equals(first.to_pandas())
+
+
+def test_end_tokens_of_answers_in_the_data_are_no_setting(folder, tmp_path, copy_of):
+    """The model generates nothing, so the same audit continues after the end tokens were changed."""
+    root = copy_of(folder)
+    rows = [
+        {**json.loads(line), "answer": "Bob."}
+        for line in (root / "qa.jsonl").read_text().splitlines()
+    ]
+    (root / "qa.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = (str(root / "model"), Answers(str(root / "qa.jsonl")))
+    out = tmp_path / "out"
+    first = audit(*command, output_dir=out, **FEW)
+    set_end_tokens(root / "model", [5, 6, 7])
+    assert audit(*command, output_dir=out, **FEW).statistics == first.statistics
+
+
+def test_a_folder_is_checked_and_locked_before_anything_is_generated(folder, tmp_path, monkeypatch):
+    """A folder of others, a link that leads out of it, and a folder that another run uses."""
+
+    def refuse_to_generate(*arguments):
+        raise AssertionError("generated before the folder was checked")
+
+    command = (str(folder / "model"), Answers(str(folder / "qa.jsonl"), max_new_tokens=4))
+    reference = tmp_path / "reference"
+    audit(*command, output_dir=reference, **FEW)
+    [cache_file] = reference.glob(".answers-*.jsonl")
+    monkeypatch.setattr(answers, "generate_answers", refuse_to_generate)
+
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").touch()
+    refused("contains other files", audit, *command, output_dir=tmp_path / "thesis", **FEW)
+    assert [file.name for file in (tmp_path / "thesis").iterdir()] == ["thesis.tex"]
+
+    (tmp_path / "precious").write_text("all of it")
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / cache_file.name).symlink_to(tmp_path / "precious")
+    refused("leads out of the output folder", audit, *command, output_dir=linked, **FEW)
+    assert (tmp_path / "precious").read_text() == "all of it"
+
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / cache_file.name).write_text("answers of the other run\n")
+    with lock_folder(tmp_path / "used"):
+        refused("another run", audit, *command, output_dir=tmp_path / "used", **FEW)
+        assert (tmp_path / "used" / cache_file.name).exists()
+
+
+def make_undefined(model, token):
+    """Let a language model return NaN for every prompt that contains a token."""
+
+    def fill_with_nan(module, arguments, embeddings):
+        is_token = (arguments[0] == token)[..., None]
+        return torch.where(is_token, torch.nan, embeddings)
+
+    model.get_input_embeddings().register_forward_hook(fill_with_nan)
+    return model
+
+
+UNDEFINED = [*product(["sources", "head_ablation"], [None, " Bob."], [1, 8])]
+"""Tests, answers in the data, and numbers of prompts that are processed together."""
+UNDEFINED_EVERY_DAY = (("sources", None, 1), ("head_ablation", " Bob.", 8))
+
+
+@pytest.mark.parametrize(
+    ("test", "answer", "room"),
+    [
+        case if case in UNDEFINED_EVERY_DAY else pytest.param(*case, marks=pytest.mark.slow)
+        for case in UNDEFINED
+    ],
+)
+def test_a_prompt_with_undefined_logits_is_named_and_left_out(
+    test, answer, room, chat, tmp_path, monkeypatch, caplog
+):
+    """The rows of the other prompts are those of an audit without this prompt."""
+    monkeypatch.setattr(LanguageModelAdapter, "n_parallel_batches", room)
+    rows = [
+        {"context": row["context"], "question": row["question"], "example_id": 10 + number}
+        for number, row in enumerate(ROWS * 2)
+    ]
+    if answer is not None:
+        rows = [{**row, "answer": answer} for row in rows]
+    rows[1]["context"] = "Zyx came. " + rows[1]["context"]
+    other_tokens = {*chat(" ".join(row["context"] for row in ROWS))["input_ids"]}
+    token = next(t for t in chat("Zyx")["input_ids"] if t not in other_tokens)
+    model = make_undefined(tiny_language_models.llama(chat), token)
+    options = AuditOptions(groups=False) if test == "head_ablation" else AuditOptions()
+    given = {"tests": [test], "options": options, "progress": False, "tokenizer": chat}
+    folder = tmp_path if room == 1 else None
+    report = audit(model, Answers(rows, max_new_tokens=3), output_dir=folder, **given)
+    assert "logits for text 11 are NaN or infinite, so this prompt is left out" in caplog.text
+    assert report.n == 3
+    expected = audit(model, Answers([rows[0], *rows[2:]], max_new_tokens=3), **given)
+    assert_same_rows(report.to_pandas(), expected.to_pandas(), tolerance=1e-5)
+    if test == "sources":
+        data = Answers(rows, max_new_tokens=3)
+        assert estimate_audit(model, data, [test], options=options, tokenizer=chat).total > 0
+    undefined = Answers([rows[1]], max_new_tokens=3)
+    refused("NaN or infinite. Check the model's weights", audit, model, undefined, **given)
 
 
 @pytest.mark.parametrize("room", [8, 3])

@@ -174,6 +174,20 @@ def test_processes_that_install_at_once_leave_one_whole_file(tmp_path):
         assert (tmp_path / folder / "__init__.py").exists()
 
 
+def test_a_changed_file_is_replaced(tmp_path):
+    """The file is code that evaluate runs, so it is never used as somebody else has left it."""
+    file = metrics.install_metric(tmp_path)
+    source = file.read_bytes()
+    file.write_text("raise SystemExit('not the metric')")
+    assert metrics.install_metric(tmp_path) == file
+    assert file.read_bytes() == source
+    (tmp_path / "elsewhere.py").write_text("x = 1")
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere.py")
+    assert metrics.install_metric(tmp_path) == file
+    assert file.read_bytes() == source and (tmp_path / "elsewhere.py").read_text() == "x = 1"
+
+
 def test_without_the_package_the_installed_file_says_what_to_do(monkeypatch, tmp_path):
     file = metrics.install_metric(tmp_path)
     name = "hf_attnprobe.integrations.evaluate_metric.attention_faithfulness.attention_faithfulness"

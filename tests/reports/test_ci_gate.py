@@ -63,7 +63,9 @@ def test_a_score_fails_below_or_above_its_limit(text, fails):
     assert len(reasons) == fails
     sign, limit, certainty = re.fullmatch(r"[a-z_]+ ?([<>]) ?(\S+) *(\w*)", text).groups()
     relation = "below" if sign == "<" else "above"
-    ending = f", which is {certainty + ' ' if certainty else ''}{relation} the limit {float(limit):g}"
+    ending = (
+        f", which is {certainty + ' ' if certainty else ''}{relation} the limit {float(limit):g}"
+    )
     assert all(reason.endswith(ending) for reason in reasons)
 
 

@@ -36,6 +36,27 @@ def test_a_folder_is_free_if_new_empty_or_marked(tmp_path):
     refused("cannot use", check_available, tmp_path / "thesis.tex")
 
 
+def test_links_at_any_depth_are_refused_if_they_lead_out(tmp_path):
+    (tmp_path / "out" / "uniform" / "0").mkdir(parents=True)
+    (tmp_path / "out" / "study.json").touch()
+    (tmp_path / "out" / "inside").symlink_to(tmp_path / "out" / "uniform")
+    assert check_available(tmp_path / "out", "study.json")
+    (tmp_path / "out" / "uniform" / "0" / "rows").symlink_to(tmp_path / "nowhere")
+    refused("leads out of the output folder", check_available, tmp_path / "out", "study.json")
+
+
+def test_a_refused_run_leaves_no_parent_folders(tmp_path):
+    with (
+        pytest.raises(AttnProbeError, match="a wrong option"),
+        reserve_folder(tmp_path / "new" / "deep" / "out", "audit.json", identity=IDENTITY),
+    ):
+        raise AttnProbeError("a wrong option")
+    assert not [*tmp_path.iterdir()]
+    with reserve_folder(tmp_path / "new" / "deep" / "out") as folder:
+        (folder / "result").touch()
+    assert [file.name for file in (tmp_path / "new" / "deep" / "out").iterdir()] == ["result"]
+
+
 def test_another_identity_is_refused_with_what_differs(tmp_path):
     with reserve_folder(tmp_path, "audit.json", identity=IDENTITY):
         pass

@@ -44,7 +44,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
 )
 from hf_attnprobe.adapters.transformer.replay import check_edits_reach_logits
 from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_scores
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
@@ -227,6 +227,7 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             A batch whose keys are the units and the two extra columns.
 
         Raises:
+            UndefinedLogitsError: If a logit of the answer is NaN or infinite.
             AttnProbeError: If the inputs are not a single prompt with a passage and an answer.
         """
         missing = {"input_ids", "unit_ids", "labelled"} - inputs.keys()
@@ -240,7 +241,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
         batch_inputs = {name: inputs[name] for name in names}
-        batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
+        try:
+            batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
+        except UndefinedLogitsError as error:
+            raise UndefinedLogitsError(f"text {example_ids[0]}: {error}") from error
         prompt = Prompt(batch_inputs, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)

@@ -27,6 +27,7 @@ from hf_attnprobe.adapters.language_model.prompt import (
     select_candidate_words,
 )
 from hf_attnprobe.adapters.pretrained import (
+    describe_undefined_logits,
     has_length_dependent_positions,
     reset_dynamic_positions,
 )
@@ -43,7 +44,7 @@ from hf_attnprobe.adapters.transformer.layout import (
 from hf_attnprobe.adapters.transformer.recorded_blocks import get_relative_tolerance
 from hf_attnprobe.adapters.transformer.replay import HookedTransformer
 from hf_attnprobe.adapters.transformer.task_heads import compute_candidate_scores
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import UndefinedLogitsError
 
 
 MAX_DELETION_TOKENS_ON_CPU = 512
@@ -443,7 +444,7 @@ class PromptRunner(HookedTransformer):
             Candidate words, scores, and keys and values.
 
         Raises:
-            AttnProbeError: If the logits are not finite.
+            UndefinedLogitsError: If a logit is NaN or infinite.
         """
         candidates = inputs.get("candidate_ids")
         if self._last_prefill is not None and self._last_prefill.candidates is candidates:
@@ -454,10 +455,7 @@ class PromptRunner(HookedTransformer):
         with shorten_model_errors(inputs):
             logits = self._compute_last_logits(ids, n_answer, cache)
         if not logits.isfinite().all():
-            raise AttnProbeError(
-                f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
-                "load the model in float32 or bfloat16"
-            )
+            raise UndefinedLogitsError(describe_undefined_logits(self.model.dtype))
         if candidates is None:
             answer = inputs["input_ids"][0, -n_answer:]
             alternative = inputs["other_ids"][0, -n_answer:]

@@ -15,13 +15,16 @@ results:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from contextvars import ContextVar
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+
+from hf_attnprobe.core.errors import AttnProbeError
 
 
 T = TypeVar("T")
@@ -30,13 +33,21 @@ Result = TypeVar("Result")
 BatchFunction = Callable[[Sequence[Request]], Sequence[Result]]
 """Type of a function that runs a list of requests and returns their results in the same order."""
 
-_submit_function: ContextVar[BatchFunction[Any, Any] | None] = ContextVar(
-    "_submit_function", default=None
-)
-"""Function that submits the current thread's requests to `run_jobs_together`.
 
-It is None if the thread was not started by `run_jobs_together`.
-"""
+class Submission(NamedTuple):
+    """How the current thread submits its requests to `run_jobs_together`.
+
+    Attributes:
+        run: Function with which `run_jobs_together` runs the requests of all jobs.
+        submit: Function that submits requests and waits for their results.
+    """
+
+    run: BatchFunction[Any, Any]
+    submit: BatchFunction[Any, Any]
+
+
+_submission: ContextVar[Submission | None] = ContextVar("_submission", default=None)
+"""Submission of the current thread; None if `run_jobs_together` has not started the thread."""
 
 
 class JobCancelled(BaseException):
@@ -49,17 +60,21 @@ def run_batched(
     """Run forward passes in one batch with the forward passes of other jobs.
 
     A job runs all tests on one prompt, and requests forward passes. If it was not started by
-    `run_jobs_together`, there are no other jobs, and its requests run immediately.
+    `run_jobs_together`, there are no other jobs, and its requests run immediately. Requests to
+    another model than the model of the jobs run immediately too.
 
     Args:
         requests: The requests of this job.
-        run: Function that runs requests if there are no other jobs.
+        run: Function that runs requests, usually a method of the adapter of a model.
 
     Returns:
         One result per request.
     """
-    run_requests = _submit_function.get() or run
-    return run_requests(requests)
+    submission = _submission.get()
+    # Two bound methods are equal if they are the same method of the same object.
+    if submission is None or submission.run != run:
+        return run(requests)
+    return submission.submit(requests)
 
 
 def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, Any]) -> list[T]:
@@ -76,6 +91,7 @@ def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, A
         The jobs' results.
 
     Raises:
+        AttnProbeError: If the operating system refuses to start a thread for every job.
         Exception: If a job or `run` fails. All other jobs are cancelled.
 
     Example:
@@ -88,30 +104,31 @@ def run_jobs_together(jobs: Sequence[Callable[[], T]], run: BatchFunction[Any, A
         run_jobs_together([job, job], double)  # [6, 6], with a single call of double
     """
     job_results: dict[PromptThread[T], T] = {}
-    with ThreadPoolExecutor(len(jobs)) as pool:
-        threads = [PromptThread(job, pool) for job in jobs]
-        try:
-            # The first reply, None, starts a job.
-            replies: dict[PromptThread[T], Sequence[Any] | None] = dict.fromkeys(threads)
-            while replies:
-                requests_by_thread = {}
-                for thread, reply in replies.items():
-                    requests = thread.resume(reply)
-                    if requests is None:
-                        job_results[thread] = thread.future.result()
-                    else:
-                        requests_by_thread[thread] = requests
-                all_requests = [
-                    request for requests in requests_by_thread.values() for request in requests
-                ]
-                results: Iterator[Any] = iter(run(all_requests))
-                replies = {
-                    thread: [*islice(results, len(requests))]
-                    for thread, requests in requests_by_thread.items()
-                }
-        finally:
-            for thread in threads:
-                thread.cancel()
+    threads = [PromptThread(job, run) for job in jobs]
+    # The pool waits for its threads at the end, so every thread is cancelled before, however the
+    # block ends: also if a thread cannot be started, or on Ctrl-C between two starts.
+    with ThreadPoolExecutor(len(jobs)) as pool, ExitStack() as stack:
+        for thread in threads:
+            stack.callback(thread.cancel)
+            thread.start(pool)
+        # The first reply, None, starts a job.
+        replies: dict[PromptThread[T], Sequence[Any] | None] = dict.fromkeys(threads)
+        while replies:
+            requests_by_thread = {}
+            for thread, reply in replies.items():
+                requests = thread.resume(reply)
+                if requests is None:
+                    job_results[thread] = thread.future.result()
+                else:
+                    requests_by_thread[thread] = requests
+            all_requests = [
+                request for requests in requests_by_thread.values() for request in requests
+            ]
+            results: Iterator[Any] = iter(run(all_requests))
+            replies = {
+                thread: [*islice(results, len(requests))]
+                for thread, requests in requests_by_thread.items()
+            }
     return [job_results[thread] for thread in threads]
 
 
@@ -120,16 +137,33 @@ class PromptThread(Generic[T]):
 
     Args:
         job: Function without arguments.
-        pool: Pool that provides the thread.
+        run: Function that runs the requests of all jobs.
 
     Attributes:
-        future: Holds the result or the error of the job.
+        future: Holds the result or the error of the job, after the thread was started.
     """
 
-    def __init__(self, job: Callable[[], T], pool: ThreadPoolExecutor) -> None:
+    future: Future[T]
+
+    def __init__(self, job: Callable[[], T], run: BatchFunction[Any, Any]) -> None:
+        self._job = job
+        self._submission = Submission(run, self._submit)
         self._replies: SimpleQueue[Any] = SimpleQueue()
         self._requests: SimpleQueue[Sequence[Any] | None] = SimpleQueue()
-        self.future = pool.submit(self._run, job, torch.is_grad_enabled())
+
+    def start(self, pool: ThreadPoolExecutor) -> None:
+        """Start the thread, which waits for the first reply before it runs the job.
+
+        Raises:
+            AttnProbeError: If the operating system refuses to start a thread.
+        """
+        try:
+            self.future = pool.submit(self._run, torch.is_grad_enabled())
+        except RuntimeError as error:
+            raise AttnProbeError(
+                f"cannot start one thread for each prompt of a batch ({error}). Allow this user more "
+                "processes (ulimit -u), or use --batch-size 1."
+            ) from error
 
     def resume(self, reply: Sequence[Any] | None) -> Sequence[Any] | None:
         """Let the job continue until it submits its next requests or ends.
@@ -147,13 +181,13 @@ class PromptThread(Generic[T]):
         """End the job as soon as it waits for a reply."""
         self._replies.put(JobCancelled)
 
-    def _run(self, job: Callable[[], T], with_gradients: bool) -> T:
+    def _run(self, with_gradients: bool) -> T:
         """Run the job in its thread, with or without gradients as in the calling thread."""
         self._wait_for_reply()
-        _submit_function.set(self._submit)
+        _submission.set(self._submission)
         try:
             with torch.set_grad_enabled(with_gradients):
-                return job()
+                return self._job()
         finally:
             self._requests.put(None)
 

@@ -25,6 +25,7 @@ from hf_attnprobe.adapters.exchange import compute_exchanged_probs, read_unit_to
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     ScaledGradients,
+    describe_undefined_logits,
     select_forward_inputs,
 )
 from hf_attnprobe.adapters.transformer.attention_hooks import (
@@ -405,10 +406,11 @@ class TransformerAdapter(
         ):
             logits = self.compute_logits(batch.inputs, record_layer)
         probs = self.head.compute_probs(logits, batch.inputs)
-        if not probs.isfinite().all():
+        is_undefined = ~probs.isfinite().flatten(1).all(1)
+        if is_undefined.any():
+            example_id = batch.example_ids[int(is_undefined.nonzero()[0])]
             raise AttnProbeError(
-                f"expected finite logits, got NaN or infinity in {self.model.dtype}; "
-                "load the model in float32 or bfloat16"
+                f"text {example_id}: {describe_undefined_logits(self.model.dtype)}"
             )
         state = TransformerState(tuple(calls), tuple(visible))
         return Observation(self, batch, probs, tuple(attention), state)

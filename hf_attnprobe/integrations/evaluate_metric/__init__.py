@@ -70,7 +70,8 @@ def install_metric(cache: Path | None = None) -> Path | None:
     folder = metrics / f"evaluate-metric--{METRIC_NAME}"
     file = folder / hashlib.sha256(LOADER_SOURCE.encode()).hexdigest() / f"{METRIC_NAME}.py"
     try:
-        if file.exists():
+        # A file with other content is replaced, since evaluate would run it.
+        if file.is_file() and file.read_bytes() == LOADER_SOURCE.encode():
             if not _is_newest(file):
                 os.utime(file)
             return file
@@ -79,7 +80,7 @@ def install_metric(cache: Path | None = None) -> Path | None:
         for parent in file.parents[:4]:
             (parent / "__init__.py").touch()
         temporary_file = file.with_suffix(f".{os.getpid()}")
-        temporary_file.write_text(LOADER_SOURCE)
+        temporary_file.write_bytes(LOADER_SOURCE.encode())
         os.replace(temporary_file, file)
     except OSError:
         return None
