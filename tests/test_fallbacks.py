@@ -275,12 +275,17 @@ OTHER_WARNINGS = {
 """Parts of warnings that are no fallbacks: they give advice, or report a measured difference."""
 FALLBACKS_OF_OTHER_TESTS = {
     ("planted_effects.detection_limit", "%s"),
+    ("inference.answers", "the logits for %s are NaN or infinite, so this prompt is left out"),
     ("audits.setup", "the logits for text %d are NaN or infinite, so this prompt is left out"),
+    (
+        "inference.answer_cache",
+        "%d cached answers in %s were changed or belong to other prompts, so they are generated again",
+    ),
 }
 """Fallbacks that tests of their own modules trigger.
 
-The first message names the head in which no effect can be planted, and needs a long run. The second one
-is tested in tests/inference/test_answers.py.
+The first message names the head in which no effect can be planted, and needs a long run. The others are
+tested in tests/inference.
 """
 TRIGGERED: set[tuple[str, str]] = set()
 """Logger name and message of every warning that the tests of this module have triggered."""

@@ -585,7 +585,8 @@ def test_other_end_tokens_are_another_audit(folder, tmp_path, copy_of):
     )
     again = audit(*command, output_dir=tmp_path / "hidden", **FEW)
     fresh = audit(*command, **FEW)
-    assert again.examples == fresh.examples != first.examples
+    # The noise of a unit may be NaN, which equals nothing, so the examples are compared as text.
+    assert repr(again.examples) == repr(fresh.examples) != repr(first.examples)
     assert again.to_pandas().equals(fresh.to_pandas())
     assert not again.to_pandas().equals(first.to_pandas())
 
