@@ -6,7 +6,7 @@ code for single trackers.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
@@ -19,7 +19,7 @@ from hf_attnprobe.statistics.verdicts import Finding
 METRIC_PREFIX = "attention_faithfulness/"
 """Prefix of metric names in experiment trackers, as in "attention_faithfulness/effect"."""
 
-Tracker = Accelerator | GeneralTracker | Callable[[dict[str, float]], Any]
+Tracker: TypeAlias = "Accelerator | GeneralTracker | Callable[..., Any]"
 """An ``Accelerator`` with active trackers, one of Accelerate's trackers, or a function that logs a
 dictionary, such as ``trainer.log``."""
 
