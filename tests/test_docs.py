@@ -160,7 +160,10 @@ SAID = {
 """What the Python of a page prints."""
 
 
-@pytest.mark.parametrize("page", tiny_models.daily(RUN, ("README.md", "docs/extending.md", "docs/attention_interface.md")))
+@pytest.mark.parametrize(
+    "page",
+    tiny_models.daily(RUN, ("README.md", "docs/extending.md", "docs/attention_interface.md")),
+)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out

@@ -27,7 +27,7 @@ from hf_attnprobe.reports.verdict import (
     suggest_total_texts,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
-from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS, COMPARED_RANKINGS
 from hf_attnprobe.statistics.scale import compute_faithfulness
@@ -234,8 +234,8 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     n_reachable = n_needed if has_unused_texts else min_texts
     if has_stopped_early(stopping) and n_reachable <= stopping["n_texts"]:
         n_texts = stopping["n_texts"]
-        progress = stopping["runs_done"] / stopping["runs_of_full_audit"]
-        advice = f"{RESUME_NOTE}. {progress:.1%} is done."
+        n_more = min(n_needed, n_texts) - max(f.n for f in open_findings)
+        advice = f"{RESUME_NOTE}.{_describe_further_time(stopping, n_more, texts)}"
         if n_needed > n_texts:
             advice += f" Even all {n_texts:,} {texts} of this audit may leave the answer open."
         return advice
@@ -244,6 +244,26 @@ def _recommend_more_texts(report: AuditResult) -> CodeBlock | str | None:
     if not has_unused_texts:
         return f"This audit used all available {texts}. Add more of them."
     return _build_command(report, test_limit=n_needed, time=None)
+
+
+def _describe_further_time(stopping: Mapping[str, Any], n_more: int, texts: str) -> str:
+    """Return a sentence on how long the required texts and the whole audit would take.
+
+    Args:
+        stopping: entry "stopping" in the provenance.
+        n_more: number of further texts that the answer requires.
+        texts: word for several texts, such as "prompts".
+
+    Returns:
+        The sentence with a space before it; empty if the audit recorded no estimates.
+    """
+    if "seconds_left" not in stopping:
+        return ""
+    seconds = n_more * stopping["seconds_per_text"]
+    return (
+        f" For the answer, {n_more:,} more {texts} take {format_duration(seconds)}. All tests on all "
+        f"{stopping['n_texts']:,} {texts} take {format_duration(stopping['seconds_left'])}."
+    )
 
 
 def _build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
@@ -458,12 +478,28 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     if not has_stopped_early(stopping):
         return [f"{progress}, so the audit is complete."]
     return [
-        f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} texts.",
+        f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} "
+        f"texts.{_describe_head_progress(stopping.get('heads'))}",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
         "Not run within the time limit: accuracy after removing heads together, all but three example "
         "texts.",
     ]
+
+
+def _describe_head_progress(heads: Mapping[str, int] | None) -> str:
+    """Return a sentence about the heads that were tested within a time limit, with a space before it.
+
+    Args:
+        heads: entry "heads" of the record of the time limit; None if no single heads were tested.
+    """
+    if heads is None:
+        return ""
+    return (
+        f" The effect of {heads['n_screened']} of {heads['n_heads']} heads was estimated to first "
+        f"order. {heads['n_tested']} heads, those with the largest estimates first, were tested one by "
+        f"one on at least {MIN_TEXTS} texts."
+    )
 
 
 def _describe_time_limit(report: AuditResult) -> str:

@@ -249,14 +249,18 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
 def test_an_audit_that_time_stopped_is_gone_on_with():
     crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
     facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
+    facts |= {"seconds_left": 36_000.0, "seconds_per_text": 7.0}
     known = all_yes(faithfulness=crossing, uniqueness=None)
     tests = ["scale", "exchange", "uniform_attention", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()
     assert lines[2].startswith("Cannot say. Either partly or yes: about")
-    assert (
-        lines[4]
-        == "With --output-dir, running the same command again resumes the audit. 3.3% is done."
+    advice = re.fullmatch(
+        "With --output-dir, running the same command again resumes the audit. For the answer, "
+        r"([\d,]+) more texts take about (\d+) min. All tests on all 1,776 texts take about 10.0 h.",
+        " ".join(lines[4:6]),
     )
+    n_more = int(advice[1].replace(",", ""))
+    assert f"about {n_more} more texts" in lines[2] and int(advice[2]) == round(n_more * 7 / 60)
     assert any("Stopped after about 8 min (--time), before uniqueness." in line for line in lines)
     assert sum("same command" in line for line in lines) == 1
     whole = facts | {"runs_done": 900}
