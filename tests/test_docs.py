@@ -160,7 +160,10 @@ SAID = {
 """What the Python of a page prints."""
 
 
-@pytest.mark.parametrize("page", tiny_models.daily(RUN, ("README.md", "docs/extending.md")))
+@pytest.mark.parametrize(
+    "page",
+    tiny_models.daily(RUN, ("README.md", "docs/extending.md", "docs/attention_interface.md")),
+)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registries):
     names = run_python_blocks(page, tmp_path, monkeypatch, SMALLER)
     assert SAID.get(page, "") in capsys.readouterr().out
@@ -178,6 +181,55 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys, registri
         keys = re.findall(r"^\| (`.*?`) \|", read(page), flags=re.MULTILINE)
         documented = {key for row in keys for key in re.findall(r"`(\w+)`", row)}
         assert set(names["explanation"]) <= documented
+    if page == "docs/attention_interface.md":
+        check_attention_recipes(names)
+
+
+def check_attention_recipes(names: dict) -> None:
+    """Compare with Transformers' own attention weights, and with models that lack the heads."""
+    model, prompt = names["language_model"], names["prompt"]
+    model.set_attn_implementation("eager")
+    options = {"max_new_tokens": 3, "do_sample": False, "pad_token_id": 0}
+    asked = {"output_attentions": True, "return_dict_in_generate": True}
+    told = model.generate(prompt, **options, **asked)
+    assert torch.equal(told.sequences, names["generated"])
+    assert names["rows_by_layer"].keys() == {0, 1}
+    for layer, rows in names["rows_by_layer"].items():
+        for row, attentions in zip(rows, told.attentions, strict=True):
+            torch.testing.assert_close(row, attentions[layer][:, :, -1])
+
+    heads, batch = names["disabled_heads"], names["batch"]
+
+    def logits_without(model, outputs):
+        """A head is gone if the output projection ignores it."""
+        for layer, some in heads.items():
+            for head in some:
+                outputs[layer].weight.data[:, 8 * head : 8 * head + 8] = 0
+        with torch.no_grad():
+            return model(**batch).logits
+
+    bert = names["classifier"]
+    outputs = [layer.attention.output.dense for layer in bert.bert.encoder.layer]
+    wanted = logits_without(bert, outputs)
+    torch.testing.assert_close(names["logits_without_heads"], wanted)
+    assert not torch.allclose(names["logits"], wanted, atol=1e-4)
+    distilbert = names["distilbert"]
+    distilbert.set_attn_implementation("disable_heads")
+    with torch.no_grad():
+        logits = distilbert(**batch).logits
+    distilbert.set_attn_implementation("sdpa")
+    outputs = [layer.attention.out_lin for layer in distilbert.distilbert.transformer.layer]
+    torch.testing.assert_close(logits, logits_without(distilbert, outputs))
+
+    # An audit describes the model without the heads.
+    reviews = hf_attnprobe.make_rationale_dataset(60, seed=0)["test"].select(range(10))
+    tokenizer = hf_attnprobe.build_tokenizer(reviews["text"])
+    bert = tiny_models.bert(len(tokenizer), layers=2, heads=4)
+    bert.set_attn_implementation("disable_heads")
+    report = hf_attnprobe.audit(bert, reviews, ["permutation"], tokenizer=tokenizer, progress=False)
+    rows = report.to_pandas().query("statistic == 'median_tvd' and layer >= 0 and head >= 0")
+    effects = rows.groupby(["layer", "head"]).value.max()
+    assert {site for site, effect in effects.items() if effect == 0} == {(0, 1), (1, 0), (1, 2)}
 
 
 @pytest.mark.slow

@@ -68,8 +68,8 @@ class AuditOptions(Options):
     time: str | None = option(
         None,
         "stop after this time, such as 90s, 10m or 2h, and report the results so far. The verdict "
-        "comes first, then single heads, the most promising ones first. Run the command again to "
-        "continue",
+        "comes first, then the ten single heads with the largest estimated effects, then more texts "
+        "and heads. Run the command again to continue",
         metavar="TIME",
     )
     prune: bool = option(

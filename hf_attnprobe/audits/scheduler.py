@@ -1,9 +1,10 @@
 """Decides in which order an audit runs its tests, and on how many texts.
 
 The texts have a fixed random order. With ``--time``, the tests run in *turns*. The first turns run
-the tests that decide the verdict, on the mean over all heads. Later turns run the other tests, and
-test layers and single heads. After the last turn, all turns are repeated on twice as many texts,
-until the time is up.
+the tests that decide the verdict, on the mean over all heads. The next turns screen all heads, and
+measure the effect and the faithfulness of the ten heads with the largest estimated effects. After the
+last turn, all turns are repeated with twice as many texts and twice as many heads, until the time is
+up.
 
 ``torch.compile`` is not used. On a CPU with two cores, it made forward passes at most 23% faster, but
 compiling the model took at least 16 seconds.
@@ -17,7 +18,12 @@ from typing import Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
-from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
+from hf_attnprobe.audits.cost_model import (
+    AuditProgress,
+    CostModel,
+    get_cost_class,
+    list_steps,
+)
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import AuditRunner, SitesByTest, list_test_site_pairs
 from hf_attnprobe.audits.site_selection import (
@@ -51,12 +57,18 @@ PREDICTION_TEXTS_FACTOR = 4
 For example, if the tests run on 30 texts, the model predicts 120 texts. The additional predictions
 are cheap, and make the accuracy more precise.
 """
-MAX_HEADS_PER_TURN = 10
-"""Maximum number of heads that a test covers in one turn of a time-limited audit."""
+N_FOREMOST_HEADS = 10
+"""Number of heads that the first round of a time-limited audit tests one by one.
+
+They are the heads with the largest first-order effects. The number is doubled in every later round.
+In each turn, a test covers at most this many heads.
+"""
 TIME_SAFETY_FACTOR = 1.3
 """Safety factor for estimated durations. An estimate of 10 seconds counts as 13 seconds."""
 
 Decision = TypeVar("Decision")
+ListTurns = Callable[[int], Iterable[SitesByTest]]
+"""Function that takes a number of single heads, and yields the turns of a round with these heads."""
 RunTests = Callable[[Sequence[Text], SitesByTest, FinishedIds], None]
 """Function that runs tests at sites on texts, except those that are finished."""
 
@@ -151,21 +163,24 @@ def load_completed_work(runner: AuditRunner) -> CompletedWork:
 def run_within_time(
     completed: CompletedWork,
     progress: AuditProgress,
-    list_turns: Callable[[], Iterable[SitesByTest]],
+    list_turns: ListTurns,
     batch_size: int,
+    n_heads: int = 0,
 ) -> None:
-    """Run tests on the first texts of the random order, then on twice as many, until time is up.
+    """Run tests on a few texts and heads, then on twice as many of both, until time is up.
 
     Args:
         completed: The completed work, which is updated.
         progress: Remaining time and measured costs; must have a time limit.
-        list_turns: Function that yields the tests and sites, with the most important first. It is
-            called in every round, because the head order depends on the rows so far.
+        list_turns: Function that yields the tests and sites of a round, with the most important
+            first. It is called in every round, because the head order depends on the rows so far.
         batch_size: Maximum number of texts that run before the clock is read again.
+        n_heads: Number of heads that are tested one by one in the last round.
     """
     goal, n_texts = N_FIRST_ROUND_TEXTS, len(completed.texts)
+    n_heads_goal = N_FOREMOST_HEADS
     while True:
-        for sites_by_test in list_turns():
+        for sites_by_test in list_turns(n_heads_goal):
             for test in sites_by_test:
                 # One text is enough to measure the cost of a test.
                 if not completed.synchronise(progress.costs.has_measured(test)):
@@ -184,9 +199,11 @@ def run_within_time(
                 _run_in_portions(
                     completed, progress, batch_size, sites_of_test, completed.texts[:n_goal]
                 )
-        if goal >= n_texts or completed.synchronise(progress.remaining_seconds <= 0):
+        is_last_round = goal >= n_texts and n_heads_goal >= n_heads
+        if is_last_round or completed.synchronise(progress.remaining_seconds <= 0):
             return
         goal *= 2
+        n_heads_goal *= 2
 
 
 def _sort_by_cost(
@@ -265,22 +282,25 @@ def list_tests_with_role(role: str) -> set[str]:
     return {question.test for question in ALL_QUESTIONS.values() if question.role == role}
 
 
-def plan_turns(
+def list_head_tests(tests: Iterable[str]) -> list[str]:
+    """List those tests that measure the effect and the faithfulness of a head, in running order.
+
+    Effects come first, because a head without an effect explains nothing. Reports prefer exchange to
+    deletion (test ``scale``). If the time ends in between, all heads must be measured in the same
+    way, so exchange runs before deletion.
+
+    Args:
+        tests: Names of the audit's tests.
+    """
+    effect_tests = sorted(list_tests_with_role("effect"))
+    score_tests = sorted(list_tests_with_role("score"))
+    return [test for test in (*effect_tests, "exchange", *score_tests) if test in tests]
+
+
+def list_verdict_sites(
     runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]
-) -> Callable[[], Iterator[SitesByTest]]:
-    """Plan the turns of a time-limited audit, with the most important tests and sites first.
-
-    The order is:
-
-    1. the predictions (accuracy of a classifier);
-    2. for the mean over all heads, the tests that decide the verdict;
-    3. for every head, the tests that score its faithfulness;
-    4. for the mean over all heads, the other tests;
-    5. for every head, the tests that measure its effect;
-    6. all tests for layers, and the remaining tests for single heads.
-
-    Heads are sorted by first-order effect (test ``screen``). A test runs on all heads before the
-    next test starts.
+) -> SitesByTest:
+    """List the tests that decide the verdict, each with the sites that they need for it.
 
     Args:
         runner: The test runner.
@@ -288,8 +308,40 @@ def plan_turns(
         groups: Head groups that are tested as a whole.
 
     Returns:
-        Function that yields the turns. Call it again in every round, because the head order becomes
-        more exact with more texts.
+        Sites by test: the mean over all heads and the head sets of the user, or the only head.
+    """
+    adapter = runner.adapter
+    model_groups = [group for group in groups if group.layer in (ALL, HEAD_SET)]
+    single_head = heads if len(adapter.sites()) == 1 else []
+    part_tests = list_tests_with_role("part") & {*runner.options}
+    verdict_tests = {*list_head_tests(runner.options), *part_tests}
+    return list_sites_by_test(sorted(verdict_tests), adapter, single_head, model_groups)
+
+
+def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]) -> ListTurns:
+    """Plan the turns of a time-limited audit, with the most important tests and sites first.
+
+    The order in a round is:
+
+    1. the predictions (accuracy of a classifier);
+    2. for the mean over all heads, the tests that decide the verdict;
+    3. the first-order effects of all heads (test ``screen``);
+    4. for the heads with the largest first-order effects, the tests that measure their effect and
+       score their faithfulness;
+    5. for the mean over all heads, the other tests;
+    6. from the second round on, the tests of step 4 for layers;
+    7. as soon as a round contains all heads, the remaining tests for layers and single heads.
+
+    If there are at most as many heads as the first round tests, it contains all steps.
+
+    Args:
+        runner: The test runner.
+        heads: Heads that are tested one by one.
+        groups: Head groups that are tested as a whole.
+
+    Returns:
+        Function that takes the number of heads for step 4 and yields the turns. Call it again in every
+        round, because the head order becomes more exact with more texts.
     """
     adapter = runner.adapter
     tests = [test for test in runner.options if test != "screen"]
@@ -297,35 +349,32 @@ def plan_turns(
     layers = [group for group in groups if group not in model_groups]
     has_single_head = len(adapter.sites()) == 1
     single_head = heads if has_single_head else []
-    score_tests, effect_tests, part_tests = (
-        [test for test in tests if test in list_tests_with_role(role)]
-        for role in ("score", "effect", "part")
-    )
-    # Reports prefer exchange to deletion (test scale). If the time ends in between, all heads must be
-    # measured in the same way, so exchange runs on all heads first.
-    if "exchange" in tests:
-        score_tests = ["exchange", *score_tests]
-    verdict_tests = {*score_tests, *effect_tests, *part_tests}
-    other_tests = [test for test in tests if test not in verdict_tests]
+    head_tests = list_head_tests(tests)
+    verdict_sites = list_verdict_sites(runner, heads, groups)
+    other_tests = [test for test in tests if test not in verdict_sites]
 
-    def list_head_turns(tests: Iterable[str]) -> Iterator[SitesByTest]:
-        sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
-        for test, some_heads in product(tests, split_into_chunks(sorted_heads, MAX_HEADS_PER_TURN)):
+    def list_head_turns(tests: Iterable[str], heads: Sequence[Site]) -> Iterator[SitesByTest]:
+        for some_heads, test in product(split_into_chunks(heads, N_FOREMOST_HEADS), tests):
             yield list_sites_by_test([test], adapter, some_heads)
 
-    def list_turns() -> Iterator[SitesByTest]:
+    def list_turns(n_heads: int) -> Iterator[SitesByTest]:
         if adapter.lacks(AnswersFromPassage):
             yield {PREDICTION_TEST: [NO_SITE]}
-        yield list_sites_by_test(sorted(verdict_tests), adapter, single_head, model_groups)
+        yield verdict_sites
         if not has_single_head:
             screen = [test for test in runner.options if test == "screen"]
             yield list_sites_by_test(screen, adapter, heads)
-            yield from list_head_turns(score_tests)
+            sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
+            yield from list_head_turns(head_tests, sorted_heads[:n_heads])
         yield list_sites_by_test(other_tests, adapter, single_head, model_groups)
-        if not has_single_head:
-            yield from list_head_turns(effect_tests)
+        if has_single_head:
+            return
+        has_all_heads = n_heads >= len(heads)
+        if has_all_heads or n_heads > N_FOREMOST_HEADS:
+            yield list_sites_by_test(head_tests, adapter, [], layers)
+        if has_all_heads:
             yield list_sites_by_test(tests, adapter, [], layers)
-            yield from list_head_turns(tests)
+            yield from list_head_turns(tests, sorted_heads)
 
     return list_turns
 
@@ -363,9 +412,13 @@ def run_tests(
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
     if time_limit is not None:
         list_turns = plan_turns(runner, heads, groups)
-        run_within_time(completed, runner.progress, list_turns, runner.batch_size)
+        run_within_time(completed, runner.progress, list_turns, runner.batch_size, len(heads))
         _check_any_test_ran(completed, time_limit)
-        return summarise_work(completed, time_limit, sites_by_test, runner.seed)
+        record = summarise_work(completed, time_limit, sites_by_test, runner.seed)
+        record["seconds_left"] = estimate_pending_seconds(
+            completed, runner.progress.costs, sites_by_test, completed.texts
+        )
+        return record | summarise_heads(completed, runner, heads)
     parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(completed.texts, heads)]
     if options.screen is not None:
         completed.run(completed.texts, list_sites_by_test(["screen"], runner.adapter, heads))
@@ -412,4 +465,77 @@ def summarise_work(
         "runs_of_full_audit": n_sites * len(completed.texts),
         "n_texts": len(completed.texts),
         "seed": seed,
+    }
+
+
+def estimate_pending_seconds(
+    completed: CompletedWork,
+    costs: CostModel,
+    sites_by_test: SitesByTest,
+    texts: Sequence[Text],
+) -> float:
+    """Estimate the seconds until some tests have run at all their sites on some texts.
+
+    Args:
+        completed: The completed work.
+        costs: Measured costs.
+        sites_by_test: The tests and their sites.
+        texts: The texts.
+    """
+    tokens_by_id = {text.example_id: text.n_tokens for text in texts}
+    n_tokens = sum(tokens_by_id.values())
+    seconds = 0.0
+    for test, sites in sites_by_test.items():
+        for index, site in enumerate(sites):
+            finished_ids = completed.get_ids(test, site) & tokens_by_id.keys()
+            n_pending = n_tokens - sum(tokens_by_id[example_id] for example_id in finished_ids)
+            cost_key = test, get_cost_class(index, site)
+            seconds += costs.estimate_seconds_per_token(cost_key) * n_pending
+    return seconds
+
+
+def summarise_heads(
+    completed: CompletedWork, runner: AuditRunner, heads: Sequence[Site]
+) -> dict[str, Any]:
+    """Summarise which single heads an audit with a time limit has tested on enough texts.
+
+    A head is tested if its effect and its faithfulness were measured on as many texts as the first
+    round has.
+
+    Args:
+        completed: The completed work.
+        runner: The test runner.
+        heads: Heads that are tested one by one.
+
+    Returns:
+        The entry "heads" for the record: the number of heads, of screened and of tested heads; how
+        many of the foremost heads are missing, out of how many; and how many seconds these and the
+        screen would take. Empty for a model with a single head, or if no test measures heads.
+    """
+    adapter, tests = runner.adapter, list_head_tests(runner.options)
+    if len(adapter.sites()) == 1 or not heads or not tests:
+        return {}
+    texts = completed.texts[:N_FIRST_ROUND_TEXTS]
+    screen = list_sites_by_test([t for t in runner.options if t == "screen"], adapter, heads)
+
+    def is_finished(names: Iterable[str], head: Site) -> bool:
+        sites_by_test = list_sites_by_test([*names], adapter, [head])
+        return not any(completed.is_missing(sites_by_test, text) for text in texts)
+
+    sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
+    tested_heads = {head for head in heads if is_finished(tests, head)}
+    foremost_heads = sorted_heads[:N_FOREMOST_HEADS]
+    missing_heads = [head for head in foremost_heads if head not in tested_heads]
+    missing_work = {**screen, **list_sites_by_test(tests, adapter, missing_heads)}
+    return {
+        "heads": {
+            "n_heads": len(heads),
+            "n_screened": sum(is_finished(screen, head) for head in heads) if screen else 0,
+            "n_tested": len(tested_heads),
+            "n_foremost": len(foremost_heads),
+            "n_foremost_missing": len(missing_heads),
+            "seconds_left": estimate_pending_seconds(
+                completed, runner.progress.costs, missing_work, texts
+            ),
+        }
     }

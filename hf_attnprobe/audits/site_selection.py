@@ -99,6 +99,11 @@ def select_tests_and_sites(
         candidates = add_suitable_tests(
             requested_by_name, len(sites), has_rationales, answers=has_answers
         )
+    sorts_heads = options.time is not None and options.single_heads and not has_answers
+    if sorts_heads and len(sites) > 1:
+        # With a time limit, the heads with the largest estimated effects are tested first.
+        candidates = {**candidates}
+        candidates.setdefault("screen", Screen())
     candidates = {
         name: _set_target(test_options, options.target) for name, test_options in candidates.items()
     }

@@ -4,12 +4,19 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import EvalResult, ModelCardData
+import yaml
+from huggingface_hub import (
+    EvalResult,
+    EvalResultEntry,
+    ModelCardData,
+    constants,
+    eval_result_entries_to_yaml,
+)
 
 from hf_attnprobe.core.options import HUB_ID_PATTERN
 from hf_attnprobe.core.serialization import convert_to_plain
@@ -507,3 +514,101 @@ def _build_result(
         metric_value=float(value),
         metric_args=convert_for_yaml(convert_to_plain({"by": RESULT_AUTHOR, **arguments})),
     )
+
+
+# --- The files in .eval_results, which the Hub shows on the page of a model ----------------------
+
+EVAL_RESULTS_FOLDER = constants.EVAL_RESULTS_FOLDER
+"""Folder in a model repository from which the Hub reads evaluation results: ".eval_results"."""
+EVAL_RESULTS_PREFIX = "attnprobe-"
+"""Prefix of the files in ``EVAL_RESULTS_FOLDER`` that this package writes, replaces and deletes."""
+EVAL_TASK_TEMPLATE = "attention_{rule}"
+"""Template for the task id of a result, such as "attention_faithfulness".
+
+The Hub lists a result in the leaderboard of a data set if the file ``eval.yaml`` of the data set
+names this task.
+"""
+
+
+def name_audits(data_names_and_splits: Sequence[tuple[str, str]]) -> list[str]:
+    """Name each audit after its data set and split, such as "imdb-test".
+
+    If several audits have the same name, later ones get a number.
+
+    Args:
+        data_names_and_splits: data set name and split of each audit.
+
+    Returns:
+        One name per audit, which is also a valid file name.
+
+    >>> name_audits([("org/imdb", "test"), ("org/imdb", "test")])
+    ['org-imdb-test', 'org-imdb-test-2']
+    """
+    names: list[str] = []
+    for data_name, split in data_names_and_splits:
+        label = f"{strip_local_folders(data_name).replace('/', '-')}-{split}"
+        base_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-.") or "audit"
+        name = base_name
+        number = 2
+        while name in names:
+            name = f"{base_name}-{number}"
+            number += 1
+        names.append(name)
+    return names
+
+
+def build_eval_result_files(card: CardContent) -> dict[str, str]:
+    """Build the files with evaluation results that the Hub shows on the page of a model.
+
+    The Hub asks for one file per evaluation, in the folder ``.eval_results`` of the model, with the
+    id of a data set on the Hub in each result. An audit of local data therefore has no file.
+
+    Args:
+        card: the card's content.
+
+    Returns:
+        YAML texts by path in the model repository.
+    """
+    files = {}
+    names = name_audits([(audit.data.name, audit.split) for audit in card.audits])
+    for name, audit in zip(names, card.audits, strict=True):
+        entries = eval_result_entries_to_yaml(list(_iterate_eval_entries(card, audit)))
+        if entries:
+            path = f"{EVAL_RESULTS_FOLDER}/{EVAL_RESULTS_PREFIX}{name}.yaml"
+            # Long notes stay on one line.
+            files[path] = yaml.safe_dump(
+                entries, sort_keys=False, allow_unicode=True, width=math.inf
+            )
+    return files
+
+
+def _iterate_eval_entries(card: CardContent, audit: AuditSummary) -> Iterator[EvalResultEntry]:
+    """Yield the attention results of an audit in the format of ``.eval_results``.
+
+    Nothing is yielded for data without a Hub id.
+    """
+    dataset_id = card.add_hub_id(audit.data).hub_id
+    for finding in audit.findings:
+        if dataset_id is None or not finding.is_about_attention or not math.isfinite(finding.value):
+            continue
+        yield EvalResultEntry(
+            dataset_id=dataset_id,
+            task_id=EVAL_TASK_TEMPLATE.format(rule=finding.rule),
+            value=float(finding.value),
+            source_url=audit.rows_url,
+            source_name=None if audit.rows_url is None else "Values of all texts, and reports",
+            notes=_describe_eval_setup(audit, finding),
+        )
+
+
+def _describe_eval_setup(audit: AuditSummary, finding: Finding) -> str:
+    """Describe the answer, the interval, the texts and the seed of a result in one line."""
+    parts = [f"answer: {finding.answer}"]
+    if finding.ci95 is not None and all(map(math.isfinite, finding.ci95)):
+        low, high = finding.ci95
+        parts.append(f"95% interval {low:z.3f} to {high:z.3f}")
+    parts.append(
+        f"{finding.n} texts of split {audit.split}" if audit.split else f"{finding.n} texts"
+    )
+    parts.append(f"seed {audit.seed}")
+    return clean_text(", ".join(parts), max_length=MAX_YAML_VALUE_LENGTH)

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from hf_attnprobe.cards.card import update_readme
-from hf_attnprobe.cards.metadata import CardContent, Checkpoint
+from hf_attnprobe.cards.metadata import (
+    EVAL_RESULTS_FOLDER,
+    EVAL_RESULTS_PREFIX,
+    CardContent,
+    Checkpoint,
+    build_eval_result_files,
+)
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.storage.folders import lock_folder, write_atomically
@@ -184,7 +190,7 @@ def describe_checkpoint(
 
 
 def write_readme(folder: Path, card: CardContent) -> Path:
-    """Write or update the model card in a folder.
+    """Write or update the model card in a folder, and the files with its evaluation results.
 
     Args:
         folder: the checkpoint's folder.
@@ -198,7 +204,23 @@ def write_readme(folder: Path, card: CardContent) -> Path:
     """
     path = folder / README_FILE
     write_atomically(path, update_readme(read_text_file(path), card))
+    _write_eval_results(folder, build_eval_result_files(card))
     return path
+
+
+def _write_eval_results(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the evaluation results of a model, and delete those that an earlier card wrote.
+
+    Args:
+        folder: the checkpoint's folder.
+        files: YAML texts by path in the folder.
+    """
+    for earlier_file in (folder / EVAL_RESULTS_FOLDER).glob(f"{EVAL_RESULTS_PREFIX}*.yaml"):
+        if earlier_file.relative_to(folder).as_posix() not in files:
+            earlier_file.unlink()
+    for path, text in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        write_atomically(folder / path, text)
 
 
 def write_readme_locked(folder: Path, card: CardContent) -> Path:

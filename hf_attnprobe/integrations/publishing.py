@@ -6,13 +6,12 @@
 import contextlib
 import io
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from huggingface_hub import CommitOperationAdd, HfApi, constants
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants
 from huggingface_hub.errors import (
     EntryNotFoundError,
     HfHubHTTPError,
@@ -30,12 +29,15 @@ from hf_attnprobe.cards.card import (
     update_readme,
 )
 from hf_attnprobe.cards.metadata import (
+    EVAL_RESULTS_FOLDER,
+    EVAL_RESULTS_PREFIX,
     IN_MEMORY_NAME,
     AuditSummary,
     CardContent,
     DatasetReference,
+    build_eval_result_files,
+    name_audits,
     replace_local_paths,
-    strip_local_folders,
     strip_record_folders,
 )
 from hf_attnprobe.checkpoints.loading import load_model
@@ -174,26 +176,42 @@ class HubClient:
             with Path(local_file).open(newline="", encoding="utf-8-sig") as text_file:
                 return text_file.read()
 
+    def list_paths(self, repository: str, repository_type: RepositoryType) -> list[str]:
+        """List the paths of all files in a repository.
+
+        Args:
+            repository: Repository id.
+            repository_type: "model" or "dataset".
+
+        Raises:
+            AttnProbeError: See :meth:`create_repository`.
+        """
+        with _convert_hub_errors(repository, repository_type):
+            return self.api.list_repo_files(repository, repo_type=repository_type)
+
     def commit_files(
         self,
         repository: str,
         repository_type: RepositoryType,
         files: Mapping[str, Path | bytes],
+        deleted_paths: Sequence[str] = (),
     ) -> None:
-        """Upload files in a single commit.
+        """Upload and delete files in a single commit.
 
         Args:
             repository: Repository id.
             repository_type: "model" or "dataset".
             files: Local paths or contents, by path within the repository.
+            deleted_paths: Paths of existing files to delete.
 
         Raises:
             AttnProbeError: See :meth:`create_repository`.
         """
-        operations = [
+        operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(path, str(file) if isinstance(file, Path) else io.BytesIO(file))
             for path, file in files.items()
         ]
+        operations += map(CommitOperationDelete, deleted_paths)
         with _convert_hub_errors(repository, repository_type):
             self.api.create_commit(
                 repository,
@@ -366,7 +384,8 @@ def write_card(
 
     The card describes the model, its training and its use. It contains the audit results with confidence
     intervals, and explains the limits of attention as an explanation. In README.md, the card is between
-    two comments; text outside them and existing metadata are kept.
+    two comments; text outside them and existing metadata are kept. Results on data sets of the Hub are
+    also written to ``.eval_results``, from which the Hub shows them on the page of the model.
 
     With ``push_to_hub``, the audit rows and reports are published first, as a data set. Example texts are
     omitted from the reports unless ``publish_texts`` is set. Then the model, tokenizer, code and card
@@ -428,7 +447,7 @@ def describe_upload(options: CardOptions, n_audits: int) -> str:
         One line, which the command line prints before the upload.
 
     >>> describe_upload(CardOptions(push_to_hub="org/m"), 1)
-    'publishing org/m (new repositories are public): model, tokenizer, code, card; rows and reports of 1 audit, without texts (--publish-texts adds them)'
+    'publishing org/m (new repositories are public): model, tokenizer, code, card, evaluation results; rows and reports of 1 audit, without texts (--publish-texts adds them)'
     """
     visibility = "private" if options.private else "public"
     description = (
@@ -442,7 +461,9 @@ def describe_upload(options: CardOptions, n_audits: int) -> str:
     else:
         texts = "without texts (--publish-texts adds them)"
     plural = "s" if n_audits > 1 else ""
-    return f"{description}; rows and reports of {n_audits} audit{plural}, {texts}"
+    return (
+        f"{description}, evaluation results; rows and reports of {n_audits} audit{plural}, {texts}"
+    )
 
 
 def _publish(
@@ -474,7 +495,14 @@ def _publish(
         card = replace(card, audits=linked_audits)
     card_file = write_readme_locked(folder, card)
     model_url = hub.create_repository(repository, "model")
-    hub.commit_files(repository, "model", _collect_model_files(folder, card, hub, repository))
+    model_files = _collect_model_files(folder, card, hub, repository)
+    outdated_results = [
+        path
+        for path in hub.list_paths(repository, "model")
+        if path.startswith(f"{EVAL_RESULTS_FOLDER}/{EVAL_RESULTS_PREFIX}")
+        and path not in model_files
+    ]
+    hub.commit_files(repository, "model", model_files, outdated_results)
     return WrittenCard(card_file, model_url, rows_url)
 
 
@@ -483,7 +511,8 @@ def _collect_model_files(
 ) -> dict[str, Path | bytes]:
     """Collect the files of a model folder for the upload.
 
-    Hidden files and files of the Trainer are left out. The README is merged with the one on the Hub.
+    Hidden files are left out, except for the evaluation results of this card, and so are files of the
+    Trainer. The README is merged with the one on the Hub.
     """
     files: dict[str, Path | bytes] = {}
     for file in sorted(folder.iterdir()):
@@ -496,6 +525,8 @@ def _collect_model_files(
     local_readme = read_text_file(folder / README_FILE)
     remote_readme = hub.read_text(repository, "model", README_FILE)
     files[README_FILE] = _merge_readmes(local_readme, remote_readme, card).encode()
+    for path, text in build_eval_result_files(card).items():
+        files[path] = text.encode()
     return files
 
 
@@ -543,7 +574,10 @@ def build_rows_files(
     """
     files: dict[str, bytes] = {}
     published_rows = []
-    for configuration, audit in zip(_name_configurations(audits), audits, strict=True):
+    configurations = name_audits(
+        [(audit.data.name, audit.report.dataset.split) for audit in audits]
+    )
+    for configuration, audit in zip(configurations, audits, strict=True):
         audit_files = _build_audit_files(audit, model_id, with_texts=with_texts)
         for name, content in audit_files.items():
             files[f"{configuration}/{name}"] = content
@@ -563,25 +597,6 @@ def build_rows_files(
         )
     readme = render_rows_readme(repository, model_id, published_rows, license)
     return files | {"README.md": readme.encode()}
-
-
-def _name_configurations(audits: Sequence[AuditFolder]) -> list[str]:
-    """Name each audit after its data set and split, such as "imdb-test".
-
-    If several audits have the same name, later ones get a number.
-    """
-    names: list[str] = []
-    for audit in audits:
-        data_name = strip_local_folders(audit.data.name).replace("/", "-")
-        label = f"{data_name}-{audit.report.dataset.split}"
-        base_name = re.sub(r"[^A-Za-z0-9_.-]+", "-", label).strip("-.") or "audit"
-        name = base_name
-        number = 2
-        while name in names:
-            name = f"{base_name}-{number}"
-            number += 1
-        names.append(name)
-    return names
 
 
 def _build_audit_files(audit: AuditFolder, model_id: str, *, with_texts: bool) -> dict[str, bytes]:

@@ -1,15 +1,17 @@
-"""Logging of an audit's numbers and its page to TensorBoard, Weights & Biases or MLflow."""
+"""An audit's numbers as metrics for experiment trackers, which Accelerate or the caller writes to.
+
+Accelerate supports TensorBoard, Weights & Biases, trackio, MLflow and others, so this package has no
+code for single trackers.
+"""
 
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from importlib import import_module
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.options import check_known_names
-from hf_attnprobe.documents.formats import DocumentedResult
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.verdicts import Finding
 
@@ -17,14 +19,9 @@ from hf_attnprobe.statistics.verdicts import Finding
 METRIC_PREFIX = "attention_faithfulness/"
 """Prefix of metric names in experiment trackers, as in "attention_faithfulness/effect"."""
 
-MLFLOW_PAGE_FILE = "attention_faithfulness.html"
-"""Name of the file in which MLflow stores the HTML report."""
-
-Metrics = Mapping[str, float]
-"""Values of logged metrics by name, such as ``{"attention_faithfulness/effect": 0.21}``."""
-
-Tracker = str | Callable[[dict[str, float]], Any]
-"""Name of a supported package, or a function that logs a dictionary, such as ``trainer.log``."""
+Tracker: TypeAlias = "Accelerator | GeneralTracker | Callable[..., Any]"
+"""An ``Accelerator`` with active trackers, one of Accelerate's trackers, or a function that logs a
+dictionary, such as ``trainer.log``."""
 
 
 def collect_metrics(findings: Sequence[Finding]) -> dict[str, float]:
@@ -59,75 +56,33 @@ def expand_estimate(name: str, estimate: Estimate) -> dict[str, float]:
     return finite_metrics | {f"{name}_n": estimate.n}
 
 
-def log_metrics(
-    tracker: Tracker,
-    metrics: dict[str, float],
-    page: DocumentedResult,
-    step: int | None,
-) -> None:
-    """Log metrics and the report to an experiment tracker, such as TensorBoard.
+def log_metrics(tracker: Tracker, metrics: dict[str, float], step: int | None) -> None:
+    """Log metrics to an experiment tracker, such as trackio.
 
     Args:
-        tracker: name of a supported package, or a function that logs a dictionary.
+        tracker: an ``Accelerator``, one of Accelerate's trackers, or a function that logs a
+            dictionary.
         metrics: metric values by name.
-        page: the report. It is not logged if the tracker is a function.
-        step: training step; None if unknown.
+        step: training step; None to log without a step.
 
     Raises:
-        AttnProbeError: If the tracker is unknown or its package is not installed.
+        AttnProbeError: If the tracker is of another type, or the ``Accelerator`` has no active
+            tracker.
     """
-    if not isinstance(tracker, str):
-        tracker(metrics)
-        return
-    check_known_names("tracker", [tracker], TRACKERS)
-    try:
-        TRACKERS[tracker](metrics, page, step)
-    except ModuleNotFoundError as error:
+    if isinstance(tracker, Accelerator) and not tracker.trackers:
+        # Accelerate ignores trackers whose package is missing, and would log nothing.
         raise AttnProbeError(
-            f"tracker '{tracker}' needs the package {error.name}. Install it with "
-            f"'pip install {error.name}'."
-        ) from error
-
-
-def _log_to_tensorboard(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log metrics to TensorBoard, and the report as Markdown text.
-
-    The folder is the environment variable ``TENSORBOARD_LOGGING_DIR``, or ``runs`` by default.
-    """
-    writer = import_module("torch.utils.tensorboard").SummaryWriter
-    with writer(os.getenv("TENSORBOARD_LOGGING_DIR")) as run:
-        for name, value in metrics.items():
-            run.add_scalar(name, value, step)
-        run.add_text(f"{METRIC_PREFIX}report", page.to_markdown(), step)
-
-
-def _log_to_wandb(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log metrics and the report's HTML page to Weights & Biases.
-
-    They are added to the active run, or else to a new run in the project ``WANDB_PROJECT``.
-    """
-    wandb = import_module("wandb")
-    active_run = wandb.run
-    # An active run stays open, but a new run is finished after logging.
-    run_context = nullcontext(active_run) if active_run else wandb.init()
-    with run_context as run:
-        run.log({**metrics, f"{METRIC_PREFIX}page": wandb.Html(page.to_html())}, step=step)
-
-
-def _log_to_mlflow(metrics: Metrics, page: DocumentedResult, step: int | None) -> None:
-    """Log metrics and the report's HTML page to MLflow: to the active run, or else to a new run."""
-    mlflow = import_module("mlflow")
-    active_run = mlflow.active_run()
-    # An active run stays open, but a new run is finished after logging.
-    run_context = nullcontext(active_run) if active_run else mlflow.start_run()
-    with run_context:
-        mlflow.log_metrics(dict(metrics), step=step)
-        mlflow.log_text(page.to_html(), MLFLOW_PAGE_FILE)
-
-
-TRACKERS = {
-    "tensorboard": _log_to_tensorboard,
-    "wandb": _log_to_wandb,
-    "mlflow": _log_to_mlflow,
-}
-"""Maps the name of an experiment tracker to the function that logs metrics and the report to it."""
+            "the Accelerator has no active tracker. Install the package of the tracker that you "
+            "pass as log_with, and call accelerator.init_trackers(project) before log_to."
+        )
+    log = tracker.log if isinstance(tracker, Accelerator | GeneralTracker) else tracker
+    if not callable(log):
+        raise AttnProbeError(
+            "log_to expects an accelerate.Accelerator, one of its trackers, or a function that "
+            f"logs a dict, got {tracker!r}. For a tracker by name, use "
+            "Accelerator(log_with=name) and accelerator.init_trackers(project)."
+        )
+    if step is None:
+        log(metrics)
+    else:
+        log(metrics, step=step)

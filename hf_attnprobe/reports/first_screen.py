@@ -27,7 +27,7 @@ from hf_attnprobe.reports.verdict import (
     format_sentence,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
-from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS, COMPARED_RANKINGS
 from hf_attnprobe.statistics.scale import compute_faithfulness
@@ -473,13 +473,32 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     )
     if not has_stopped_early(stopping):
         return [f"{progress}, so the audit is complete."]
+    remaining = ""
+    if "seconds_left" in stopping:
+        remaining = f" The rest would take {format_duration(stopping['seconds_left'])}."
     return [
-        f"{progress}. Each test used a random sample of the {stopping['n_texts']:,} texts.",
+        f"{progress}.{remaining} Each test used a random sample of the {stopping['n_texts']:,} "
+        f"texts.{_describe_head_progress(stopping.get('heads'))}",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
         "Not run within the time limit: accuracy after removing heads together, all but three example "
         "texts.",
     ]
+
+
+def _describe_head_progress(heads: Mapping[str, int] | None) -> str:
+    """Return a sentence about the heads that were tested within a time limit, with a space before it.
+
+    Args:
+        heads: entry "heads" of the record of the time limit; None if no single heads were tested.
+    """
+    if heads is None:
+        return ""
+    return (
+        f" The effect of {heads['n_screened']} of {heads['n_heads']} heads was estimated to first "
+        f"order. {heads['n_tested']} heads, those with the largest estimates first, were tested one by "
+        f"one on at least {MIN_TEXTS} texts."
+    )
 
 
 def _describe_time_limit(report: AuditResult) -> str:

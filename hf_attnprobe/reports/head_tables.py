@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.documents.blocks import Cell, FormattedNumber, Section, Table
 from hf_attnprobe.plots.chart import Grid, HeatMap
 from hf_attnprobe.statistics.estimates import (
@@ -29,6 +30,7 @@ from hf_attnprobe.statistics.heads import (
     LayerHead,
     compute_head_intervals,
 )
+from hf_attnprobe.statistics.rows import STOPPING_KEY
 from hf_attnprobe.statistics.summary import ALL_TEXTS_GROUP, Statistic
 from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
@@ -148,17 +150,19 @@ def describe_important_heads(report: "AuditResult") -> str:
         report: the audit's result.
 
     Returns:
-        A sentence; empty if fewer than two heads were tested.
+        Sentences; empty if fewer than two heads were tested. If the audit stopped at its time limit
+        before the foremost heads were tested, a sentence states how long they would take.
     """
     heads = [evaluation for evaluation in report.head_evaluations if evaluation.is_head]
     if len(heads) < 2:
-        return ""
+        return _describe_missing_heads(report).strip()
     effect_rule, faithfulness_rule = report.rules["effect"], report.rules["faithfulness"]
     n_effective = sum(surely_reaches_threshold(head.effect, effect_rule) for head in heads)
     sentence = _describe_effective_heads(heads, n_effective, effect_rule)
     if n_effective:
         sentence += f"; {_describe_faithful_heads(heads, faithfulness_rule)}"
-    return f"{sentence}.{_describe_untested_heads(report, len(heads))}"
+    untested = _describe_untested_heads(report, len(heads))
+    return f"{sentence}.{untested}{_describe_missing_heads(report)}"
 
 
 def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int, rule: Rule) -> str:
@@ -222,6 +226,28 @@ def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
     if n_heads <= n_tested:
         return ""
     return f" Only {n_tested} of {n_heads} heads were tested one by one."
+
+
+def _describe_missing_heads(report: "AuditResult") -> str:
+    """Return a sentence about the foremost heads that a time limit left out, with a space before it.
+
+    The sentence states how long these heads would take. It is empty if none of them is missing.
+    """
+    progress = (report.provenance.get(STOPPING_KEY) or {}).get("heads")
+    if progress is None or not progress["n_foremost_missing"]:
+        return ""
+    n_foremost, n_missing = progress["n_foremost"], progress["n_foremost_missing"]
+    tests = "effect and faithfulness"
+    if progress["n_screened"] < progress["n_heads"]:
+        n_unscreened = progress["n_heads"] - progress["n_screened"]
+        screen = f"the estimated effects of {n_unscreened} of {progress['n_heads']} heads, and "
+    else:
+        screen = ""
+    return (
+        f" Not measured within the time limit: {screen}{tests} of {n_missing} of the {n_foremost} "
+        f"heads with the largest estimated effects, on {MIN_TEXTS} texts. This would take "
+        f"{format_duration(progress['seconds_left'])} more."
+    )
 
 
 UNSEEN_PAIRS_NOTE = (

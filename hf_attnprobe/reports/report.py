@@ -240,22 +240,26 @@ class Report(AuditResult, DocumentedResult):
         return format_json(convert_report_to_json(self))
 
     def log_to(self, tracker: Tracker, *, step: int | None = None) -> None:
-        """Log every question's number and interval, and the page, to an experiment tracker.
+        """Log the number and the interval of every question to an experiment tracker.
 
         Example::
 
-            report.log_to("wandb")
+            accelerator = Accelerator(log_with="trackio")
+            accelerator.init_trackers("attention")
+            report.log_to(accelerator)
             report.log_to(trainer.log)
 
         Args:
-            tracker: "tensorboard", "wandb" or "mlflow", which log to the active run or a new one; or
-                a function that logs a dictionary of numbers, which gets no page.
+            tracker: an ``accelerate.Accelerator`` with active trackers; one of Accelerate's trackers;
+                or a function that logs a dictionary of numbers. If you pass ``step``, the function
+                must accept the argument ``step``.
             step: training step at which the model was audited.
 
         Raises:
-            AttnProbeError: If the tracker is unknown or its package is not installed.
+            AttnProbeError: If the tracker is of another type, or the ``Accelerator`` has no active
+                tracker.
         """
-        log_metrics(tracker, collect_metrics(self.findings), self, step)
+        log_metrics(tracker, collect_metrics(self.findings), step)
 
 
 MANY_TEXTS_NOTE = (

@@ -1,6 +1,7 @@
 """Audits with a time: what runs first, that it ends, and that the same command goes on."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,7 @@ from hf_attnprobe.audits import scheduler as rounds
 from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
 from hf_attnprobe.audits.options import parse_duration, parse_time_limit
 from hf_attnprobe.audits.runner import plan_batches
-from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time
+from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time, summarise_heads
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
@@ -131,7 +132,7 @@ LAYERS = [Site(k, -1) for k in range(3)]
 
 def in_time(worker, known, *turns):
     """Runs turns of tests at sites within the worker's time."""
-    run_within_time(known, worker.progress, lambda: iter(turns), batch_size=16)
+    run_within_time(known, worker.progress, lambda n_heads: iter(turns), batch_size=16)
 
 
 def test_a_time_is_kept_where_texts_were_run_before(tmp_path):
@@ -181,28 +182,96 @@ def test_no_test_ends_between_one_text_and_ten(tmp_path_factory, cheap, dear, li
         assert not 1 < len(known.get_ids(test, ALL[0])) < MIN_DISPLAYED_TEXTS
 
 
-def test_what_the_verdict_rests_on_comes_first_and_of_heads_one_test_before_another(
+def test_the_verdict_comes_first_then_the_effect_and_faithfulness_of_a_few_heads(
     model, monkeypatch
 ):
-    order = []
+    rounds_of_turns = []
 
-    def look(so_far, clock, turns, batch_size):
-        order.extend(turns())
-        so_far.run(so_far.texts[:30], order[1])
+    def look(so_far, clock, list_turns, batch_size, n_heads):
+        assert n_heads == 6
+        first = list(list_turns(2))
+        so_far.run(so_far.texts[:30], first[1])  # a report needs rows
+        rounds_of_turns.extend([first, list(list_turns(4)), list(list_turns(8))])
 
     monkeypatch.setattr(rounds, "run_within_time", look)
-    monkeypatch.setattr(rounds, "MAX_HEADS_PER_TURN", 4)
+    monkeypatch.setattr(rounds, "N_FOREMOST_HEADS", 2)
     run(model, time="1h")
-    predicted, verdict, screened, others, *heads = order
-    deciding = {"permutation", "uniform_attention"}
-    assert set(predicted) == {"prediction"} and not screened
-    assert set(verdict) == deciding and set(others) == {"head_ablation"}
-    told = [(*where, *map(len, where.values())) for where in heads]
-    first = [told[0][0], told[2][0]]
-    assert set(first) == deciding
-    assert told[:4] == [(name, n) for name in first for n in (4, 2)]
-    assert set(heads[4]) == {*deciding, "head_ablation"}  # layers
-    assert sorted(told[5:]) == sorted((name, n) for name in set(heads[4]) for n in (4, 2))
+    told = [
+        [(*sorted(where), *sorted({len(sites) for sites in where.values()})) for where in turns]
+        for turns in rounds_of_turns
+    ]
+    of_heads = ("permutation", "uniform_attention")
+    whole = [("prediction", 1), (*of_heads, 1), ("screen", 6)]
+    pair, other = [(test, 2) for test in of_heads], [("head_ablation", 1)]
+    assert told[0] == [*whole, *pair, *other]
+    assert told[1] == [*whole, *pair, *pair, *other, (*of_heads, 2)]  # with layers
+    assert told[2][: len(whole) + 6] == [*whole, *pair, *pair, *pair]
+    everything = ("head_ablation", *of_heads)
+    assert ("head_ablation", *of_heads, 2) in told[2]
+    last = told[2][-9:]
+    assert sorted(last) == sorted((test, 2) for test in everything for _ in range(3))
+
+
+def test_the_foremost_heads_are_those_of_the_screen(model, monkeypatch):
+    """By the first-order effects that the same audit stores, for all heads and in every round."""
+    monkeypatch.setattr(rounds, "N_FOREMOST_HEADS", 2)
+    seen = []
+    original = rounds.plan_turns
+
+    def plan(*given):
+        list_turns = original(*given)
+
+        def look(n_heads):
+            for turn in list_turns(n_heads):
+                seen.append(turn)
+                yield turn
+
+        return look
+
+    monkeypatch.setattr(rounds, "plan_turns", plan)
+    report = run(model, time="1h")
+    rows = report.to_pandas().query("statistic == 'first_order_uniform'")
+    assert rows.groupby(["layer", "head"]).ngroups == 6
+    turns = [turn["permutation"] for turn in seen if set(turn) == {"permutation"}]
+    texts = rows.set_index("example_id")
+    first_ids = report.to_pandas().query("statistic == 'median_tvd' and layer >= 0 and head >= 0")
+    assert set(first_ids.groupby(["layer", "head"]).ngroup()) == set(range(6))
+    means = texts.groupby(["layer", "head"]).value.mean().sort_values(ascending=False)
+    assert [(site.layer, site.head) for site in turns[-3]] == [*means.index[:2]]
+
+
+def test_heads_that_time_left_out_are_counted_and_their_time_is_told(tmp_path):
+    """Two of three foremost heads lack 30 texts of one test, which takes two seconds a text."""
+    model = SimpleNamespace(sites=lambda: SITES, lacks=lambda capability, site=None: None)
+    runner = SimpleNamespace(
+        adapter=model, options=dict.fromkeys(["permutation", "screen"]), folder=tmp_path
+    )
+    worker = Worker({"permutation": 2.0, "screen": 0.0}, limit=1e6)
+    runner.progress = worker.progress
+    known = worker.rows_of(tmp_path, 40)
+    known.run(known.texts[:30], {"screen": SITES, "permutation": SITES[:1]})
+    known.run(known.texts[:15], {"permutation": SITES[1:2]})
+    told = summarise_heads(known, runner, SITES)["heads"]
+    seconds = told.pop("seconds_left")
+    assert told == {
+        "n_heads": 3,
+        "n_screened": 3,
+        "n_tested": 1,
+        "n_foremost": 3,
+        "n_foremost_missing": 2,
+    }
+    assert seconds == pytest.approx(2.0 * (15 + 30), rel=0.35)  # known by token
+    known.run(known.texts[15:30], {"permutation": SITES[1:2]})
+    known.run(known.texts[:30], {"permutation": SITES[2:]})
+    done = summarise_heads(known, runner, SITES)["heads"]
+    assert (done["n_tested"], done["n_foremost_missing"], done["seconds_left"]) == (3, 0, 0)
+    left = rounds.estimate_pending_seconds(
+        known, worker.progress.costs, {"permutation": SITES}, known.texts
+    )
+    assert left == pytest.approx(2.0 * 3 * 10, rel=0.35)
+
+
+SITES = [Site(0, head) for head in range(3)]
 
 
 def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):

@@ -4,6 +4,8 @@ import dataclasses
 import math
 
 import numpy as np
+import yaml
+from huggingface_hub import parse_eval_result_entries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +14,7 @@ from hf_attnprobe.cards.metadata import (
     AuditSummary,
     CardContent,
     DatasetReference,
+    build_eval_result_files,
     build_eval_results,
     build_metadata,
     strip_local_folders,
@@ -121,3 +124,34 @@ def test_a_card_states_on_how_many_texts_its_answer_is_based():
     )
     whole = dataclasses.replace(audit, n_answered=300)
     assert "is based on" not in render_card(CardContent(made.checkpoint, (whole,)))
+
+
+def test_results_of_audits_are_in_the_format_that_the_hub_reads():
+    """huggingface_hub parses every file; each audit has one, and no number is lost."""
+    findings = (finding(), finding(rule="effect", value=0.5, ci95=None), finding(rule="accuracy"))
+    made = card(*findings, finding(rule="faithfulness", value=math.nan))
+    (audit,) = made.audits
+    url = "https://huggingface.co/datasets/acme/bilstm-attention-audit"
+    published = dataclasses.replace(audit, rows_url=url)
+    local = dataclasses.replace(audit, data=DatasetReference.from_name("/data/claims.csv"))
+    made = dataclasses.replace(made, audits=(audit, published, local))
+    files = build_eval_result_files(made)
+    assert list(files) == [
+        ".eval_results/attnprobe-sst-test.yaml",
+        ".eval_results/attnprobe-sst-test-2.yaml",
+    ]
+    first, second = (parse_eval_result_entries(yaml.safe_load(text)) for text in files.values())
+    assert [(entry.dataset_id, entry.task_id, entry.value) for entry in first] == [
+        ("SetFit/sst2", "attention_importance", 0.22),
+        ("SetFit/sst2", "attention_effect", 0.5),
+    ]
+    assert first[0].notes == (
+        "answer: no, 95% interval 0.200 to 0.240, 40 texts of split test, seed 0"
+    )
+    assert first[1].notes == "answer: no, 40 texts of split test, seed 0"
+    assert {entry.source_url for entry in first} == {None}
+    assert {entry.source_url for entry in second} == {url}
+    named = build_eval_result_files(dataclasses.replace(made, data_id="acme/claims"))
+    (path,) = named.keys() - files.keys()
+    assert path == ".eval_results/attnprobe-claims.csv-test.yaml"
+    assert {entry["dataset"]["id"] for entry in yaml.safe_load(named[path])} == {"acme/claims"}

@@ -246,6 +246,8 @@ class Handler(BaseHTTPRequestHandler):
                 target = folder / line["value"]["path"]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(base64.b64decode(line["value"]["content"]))
+            elif line["key"] == "deletedFile":
+                (folder / line["value"]["path"]).unlink()
         commit = self.server.commit(folder)
         url = f"{self._page(kind, repo)}/commit/{commit}"
         told = {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""}

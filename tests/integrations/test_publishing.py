@@ -9,7 +9,8 @@ import evaluate
 import numpy as np
 import pandas as pd
 import pytest
-from huggingface_hub import ModelCard, SpaceCard
+import yaml
+from huggingface_hub import ModelCard, SpaceCard, parse_eval_result_entries
 
 import hf_attnprobe
 from hf_attnprobe import CardOptions, get_metric_path, write_card
@@ -123,11 +124,28 @@ def test_the_card_says_what_the_audit_says(cli, model, folder, tmp_path):
     )
     assert card.data.license == "mit" and str(tmp_path) not in text
     assert str(tiny_models.CACHE) not in text
+    results = sorted((model / ".eval_results").iterdir())
+    assert [file.name for file in results] == ["attnprobe-reviews-test.yaml"]
+    entries = parse_eval_result_entries(yaml.safe_load(results[0].read_text()))
+    assert {entry.task_id: entry.value for entry in entries} == {
+        f"attention_{f.rule}": pytest.approx(f.value) for f in wanted
+    }
+    assert {entry.dataset_id for entry in entries} == {"acme/reviews"}
     # Once more with nothing: what was found is not dropped without a word.
     done = cli("card", model)
     assert done.code == 1 and done.err.count("\n") == 1
     assert "contains audit results, but no audits were given" in done.err
     assert (model / "README.md").read_text() == text
+
+
+def test_the_next_card_replaces_results_and_leaves_files_of_others(cli, model, folder):
+    """Without an id on the Hub there is nothing to show; results of other tools stay."""
+    (model / ".eval_results").mkdir()
+    (model / ".eval_results" / "mmlu.yaml").write_text("[]\n")
+    assert cli("card", model, folder, "--data-id", "acme/reviews").code == 0
+    assert len(list((model / ".eval_results").iterdir())) == 2
+    assert cli("card", model, folder).code == 0
+    assert [file.name for file in (model / ".eval_results").iterdir()] == ["mmlu.yaml"]
 
 
 def test_audits_of_another_model_are_refused(cli, make_checkpoint, copy_of, checkpoint, folder):
@@ -195,6 +213,9 @@ def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_pyth
     )
     theirs = root / "models" / "acme" / "bilstm"
     theirs.mkdir(parents=True)
+    (theirs / ".eval_results").mkdir()
+    (theirs / ".eval_results" / "attnprobe-old-test.yaml").write_text("[]\n")
+    (theirs / ".eval_results" / "mmlu.yaml").write_text("[]\n")
     (theirs / "README.md").write_text("---\nlicense: mit\n---\nWords on the Hub.\n")
     (root / "datasets").mkdir()
     card = ["card", str(model), str(folder), "--data-id", "acme/reviews", "--push-to-hub"]
@@ -244,6 +265,16 @@ def test_a_life_on_the_hub(model, folder, texts, make_model, tokenizer, run_pyth
     rows_url = f"{hub.url}/datasets/acme/bilstm-attention-audit"
     assert rows_url in published.text and "acme/bilstm" in published.text
     assert json.loads((theirs / "training.json").read_text())["start"] == "bilstm"
+    # The Hub finds every result of the audit; old ones of ours are gone, those of others are not.
+    results = theirs / ".eval_results"
+    assert {f.name for f in results.iterdir()} == {"attnprobe-reviews-test.yaml", "mmlu.yaml"}
+    shown = yaml.safe_load((results / "attnprobe-reviews-test.yaml").read_text())
+    entries = parse_eval_result_entries(shown)
+    numbers = {entry.task_id: entry.value for entry in entries}
+    assert numbers["attention_faithfulness"] == read_audit(folder).score.value
+    assert {(entry.dataset_id, entry.source_url) for entry in entries} == {
+        ("acme/reviews", rows_url)
+    }
 
     # The rows are the rows, and nobody's folders are among them.
     report = read_audit(folder)

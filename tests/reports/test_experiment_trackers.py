@@ -1,32 +1,32 @@
-"""An audit in a tracker, by what each tracker documents; stand-ins record what they are told."""
+"""An audit in the trackers of Accelerate, and in any function that logs a dictionary."""
 
 import dataclasses
-import sys
-from types import SimpleNamespace
 
 import pytest
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker, on_main_process
 
 from hf_attnprobe import audit
 from tests.helpers.error_messages import refused
 
 
-class Recorder:
-    """Records every call by name; a run of a tracker, which ``with`` closes."""
+class ListTracker(GeneralTracker):
+    """A tracker as the documentation of Accelerate describes it; it keeps what is logged."""
+
+    name = "list"
+    requires_logging_directory = False
 
     def __init__(self):
-        self.calls = []
+        super().__init__()
+        self.logged = []
 
-    def __getattr__(self, name):
-        return lambda *given, **named: self.calls.append((name, given, named))
+    @property
+    def tracker(self):
+        return self.logged
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.calls.append(("closed", (), {}))
-
-    def told(self, name):
-        return [(given, named) for called, given, named in self.calls if called == name]
+    @on_main_process
+    def log(self, values, step=None, **kwargs):
+        self.logged.append((values, step))
 
 
 @pytest.fixture(scope="module")
@@ -56,48 +56,15 @@ def test_any_function_gets_the_number_of_every_question(report):
     assert {f"attention_faithfulness/{name}" for name in parts} <= logged[0].keys()
 
 
-def test_tensorboard_shows_scalars_and_the_report(report, monkeypatch):
-    writer = Recorder()
-    stand_in = SimpleNamespace(SummaryWriter=lambda folder: writer)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", stand_in)
-    report.log_to("tensorboard", step=7)
-    scalars = {name: value for (name, value, _), _ in writer.told("add_scalar")}
-    assert scalars == questions(report)
-    assert {step for (*_, step), _ in writer.told("add_scalar")} == {7}
-    (((_, text, _), _),) = writer.told("add_text")
-    assert text == report.to_markdown()
-    assert writer.told("closed")
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_wandb_gets_the_page_in_the_run_that_is_open(report, monkeypatch, is_open):
-    run = Recorder()
-    started = []
-    stand_in = SimpleNamespace(
-        run=run if is_open else None,
-        init=lambda: started.append(run) or run,
-        Html=lambda page: ("page", page),
-    )
-    monkeypatch.setitem(sys.modules, "wandb", stand_in)
-    report.log_to("wandb")
-    (((logged,), named),) = run.told("log")
-    page = logged.pop("attention_faithfulness/page")
-    assert page == ("page", report.to_html())
-    assert logged == questions(report)
-    assert named == {"step": None}
-    assert bool(started) == bool(run.told("closed")) == (not is_open)  # only its own run is ended
-
-
-@pytest.mark.parametrize("is_open", [True, False])
-def test_mlflow_gets_the_page_as_an_artefact(report, monkeypatch, is_open):
-    mlflow, run = Recorder(), Recorder()
-    mlflow.active_run = lambda: run if is_open else None
-    mlflow.start_run = lambda: run
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    report.log_to("mlflow", step=3)
-    assert mlflow.told("log_metrics") == [((questions(report),), {"step": 3})]
-    assert mlflow.told("log_text") == [((report.to_html(), "attention_faithfulness.html"), {})]
-    assert bool(run.told("closed")) == (not is_open)
+def test_the_trackers_of_an_accelerator_get_the_numbers(report):
+    tracker = ListTracker()
+    accelerator = Accelerator(log_with=tracker, cpu=True)
+    accelerator.init_trackers("attention")
+    report.log_to(accelerator)
+    report.log_to(accelerator, step=7)
+    report.log_to(tracker, step=8)
+    report.log_to(accelerator.log, step=9)
+    assert tracker.logged == [(questions(report), step) for step in (None, 7, 8, 9)]
 
 
 def test_no_number_of_few_texts_is_logged(report):
@@ -107,7 +74,8 @@ def test_no_number_of_few_texts_is_logged(report):
     assert logged == [{}]
 
 
-def test_a_tracker_that_is_not_there_says_so(report, monkeypatch):
-    refused("unknown tracker 'wandbb'; did you mean wandb", report.log_to, "wandbb")
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    refused("needs the package mlflow", report.log_to, "mlflow")
+def test_a_tracker_that_would_log_nothing_is_refused(report):
+    """Accelerate leaves out a tracker whose package is missing, or that was not started."""
+    refused("has no active tracker", report.log_to, Accelerator(log_with=ListTracker(), cpu=True))
+    refused("got 'wandb'", report.log_to, "wandb")
+    refused("init_trackers", report.log_to, "trackio")

@@ -293,6 +293,7 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
 def test_an_audit_that_time_stopped_is_gone_on_with():
     crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
     facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
+    facts |= {"seconds_left": 36_000.0}
     known = all_yes(faithfulness=crossing, uniqueness=None)
     tests = ["scale", "exchange", "uniform_attention", "permutation", "erasure", "adversarial"]
     lines = str(report_of(*known, stopping=facts, tests=tests)).splitlines()

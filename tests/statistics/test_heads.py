@@ -156,6 +156,26 @@ def test_few_texts_name_no_head():
     assert describe_important_heads(report) == f"{said}layer 3 head 3 changes it most, by 0.50."
 
 
+def test_heads_that_a_time_limit_left_out_are_named_with_their_time(rows):
+    heads = {"n_heads": 72, "n_screened": 72, "n_tested": 6, "n_foremost": 10}
+    facts = {"seconds": 600, "runs_done": 3, "runs_of_full_audit": 9, "n_texts": 99, "seed": 0}
+    missing = heads | {"n_foremost_missing": 4, "seconds_left": 180.0}
+    said = (
+        "Not measured within the time limit: effect and faithfulness of 4 of the 10 heads with the "
+        "largest estimated effects, on 30 texts. This would take about 3 min more."
+    )
+    measured = describe_important_heads(report_of(rows, stopping=facts | {"heads": missing}))
+    assert measured.startswith("2 of 72 heads certainly") and measured.endswith(said)
+    # The screen shows the sentence even if no single head has been measured.
+    of_model = report_of(rows[rows["head"] < 0], stopping=facts | {"heads": missing})
+    assert describe_important_heads(of_model) == said
+    unscreened = facts | {"heads": missing | {"n_screened": 30}}
+    told = describe_important_heads(report_of(rows[rows["head"] < 0], stopping=unscreened))
+    assert "the estimated effects of 42 of 72 heads, and effect and faithfulness of 4" in told
+    complete = facts | {"heads": heads | {"n_foremost_missing": 0, "seconds_left": 0.0}}
+    assert "Not measured" not in describe_important_heads(report_of(rows, stopping=complete))
+
+
 def test_what_was_not_measured_is_said(rows):
     only_moved = describe_important_heads(report_of(rows[rows.test == "permutation"]))
     assert only_moved.endswith("; their faithfulness was not measured (test scale).")
