@@ -79,7 +79,7 @@ def build_identity(
     if screen is not None:
         # The selected heads depend on the texts, so the record includes their number.
         screen = [screen, data.test_limit, "crossed"]
-    identity = {
+    identity: dict[str, Any] = {
         **compute_fingerprints(audited_model),
         "data_fingerprint": compute_dataset_fingerprint(examples),
         "seed": options.seed,
