@@ -102,7 +102,7 @@ def build_identity(
         # A model that generates text reads no images.
         assert not isinstance(audited_model.tokenizer, ImageReader)
         chat_template = getattr(audited_model.tokenizer, "chat_template", None)
-        identity["answers"] = {
+        answers: dict[str, Any] = {
             "units": data.units,
             "rows": options.rows,
             "template": [data.template, chat_template],
@@ -110,9 +110,10 @@ def build_identity(
         }
         if None in _read_data_answers(examples):
             # The model generates the missing answers, which end at these tokens.
-            identity["answers"]["end_tokens"] = list_end_tokens(
+            answers["end_tokens"] = list_end_tokens(
                 get_user_model(audited_model), audited_model.tokenizer
             )
+        identity["answers"] = answers
     # Output folders from older versions have no such entry.
     if options.segment is not None:
         identity["segment"] = options.segment

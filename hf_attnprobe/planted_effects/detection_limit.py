@@ -84,7 +84,7 @@ from hf_attnprobe.statistics.detection import (
     pivot_by_dose,
 )
 from hf_attnprobe.statistics.verdicts import RULES
-from hf_attnprobe.storage.folders import reserve_folder, write_atomically, write_json
+from hf_attnprobe.storage.folders import mark_folder, reserve_folder, write_atomically, write_json
 from hf_attnprobe.storage.provenance import get_versions
 from hf_attnprobe.storage.rows import NO_SITE, build_rows, collect_rows
 
@@ -97,6 +97,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SETTINGS_FILE = "detection-limit.json"
+"""Name of the file with the settings of a measurement, which marks its output folder."""
 OUTPUT_CHANGE_STATISTICS = {
     "standard_tvd": "permutation",
     "zero_tvd": "head_ablation",
@@ -326,18 +328,21 @@ def find_detection_limit(
     """
     start_seconds = time.process_time()
     audit_options = AuditOptions(seed=options.seed, groups=False)
-    job = prepare_audit(AuditRequest(model, dataset, ["head_ablation"], audit_options, tokenizer))
+    request = AuditRequest(model, dataset, ["head_ablation"], audit_options, tokenizer)
     if output_dir is None:
-        return _plant_and_measure(job, options, start_seconds)
-    identity = {
-        **job.identity,
-        "test_limit": job.data.test_limit,
-        "options": asdict(options),
-    }
-    with reserve_folder(output_dir, "detection-limit.json", identity=identity):
-        report = _plant_and_measure(job, options, start_seconds)
-        if get_process_state().is_main_process:
-            _write_report(report, Path(output_dir))
+        return _plant_and_measure(prepare_audit(request), options, start_seconds)
+    # The folder is locked first, because a language model generates its answers in the preparation.
+    with reserve_folder(output_dir, SETTINGS_FILE) as folder:
+        job = prepare_audit(request)
+        identity = {
+            **job.identity,
+            "test_limit": job.data.test_limit,
+            "options": asdict(options),
+        }
+        with mark_folder(folder / SETTINGS_FILE, identity):
+            report = _plant_and_measure(job, options, start_seconds)
+            if get_process_state().is_main_process:
+                _write_report(report, folder)
     return report
 
 

@@ -88,6 +88,8 @@ def commands(few, base, tmp_path_factory):
     given |= {
         "answers": ("audit", *of_answers),
         "share": ("audit", *of_answers, "--share", "0/2"),
+        "answers-by-head": ("audit", *of_answers[:-1], "head_ablation", "--layers", 0),
+        "compare-answers": ("compare", speaker, "int8", *of_answers[2:]),
         "evaluate-scores": (
             "evaluate-scores",
             "--model",

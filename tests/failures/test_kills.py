@@ -1,7 +1,12 @@
 """Runs that are killed at a write: the same command goes on to the same result, and nothing is left behind."""
 
 import json
+import os
+import random
 import shutil
+import signal
+import threading
+import time
 from functools import partial
 
 import pytest
@@ -24,6 +29,9 @@ from tests.helpers.child_processes import WriteMonitor, run_in_child
 KILLS = 12  # of a verb, where it writes more often
 TRAINING = ("train", "deception", "retrain", "demo")
 READING = ("audit", "answers", "share", "evaluate-scores", "compare-rounded", "detection-limit")
+FURTHER = ("study", "answers-by-head", "compare-answers")
+RANDOM_KILLS = 9  # of a verb
+SHARE_KILLED_TWICE = 0.4
 MARK = "write: "  # before each in what a child prints
 TIMES = ("seconds",)
 """Names of what differs from run to run."""
@@ -91,6 +99,12 @@ def check_goes_on(command, whole, tmp_path, at):
     """Killed at a write and begun again, it ends as the undisturbed run, and nothing hidden is left."""
     folder = tmp_path / f"killed-{at}"
     assert killed(command(folder), folder, at)
+    check_same_result(command, whole, folder, at)
+    shutil.rmtree(folder)
+
+
+def check_same_result(command, whole, folder, at):
+    """Begun again in a folder that a kill left, the command ends as the undisturbed run."""
     again = run_in_child(partial(main, command(folder)))
     assert again.code == 0, (at, again.err)
     assert weights_of(folder) == weights_of(whole), at
@@ -98,7 +112,6 @@ def check_goes_on(command, whole, tmp_path, at):
     # The generated answers of a language model are kept for the next audit.
     assert {file.name.partition("-")[0] for file in hidden_in(folder)} <= {".answers"}, at
     assert {file.name for file in folder.iterdir()} == {file.name for file in whole.iterdir()}
-    shutil.rmtree(folder)
 
 
 @pytest.mark.slow
@@ -110,6 +123,44 @@ def test_killed_at_writes_from_the_first_to_the_last(verb, commands, tmp_path):
     print(f"{verb}: killed at {len(places)} of {n_writes} writes")
     for at in places:
         check_goes_on(command, whole, tmp_path, at)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", [*TRAINING, *READING, *FURTHER])
+def test_killed_at_random_moments(verb, commands, tmp_path):
+    """Nine kills of each verb, some of them twice before the command may end: 117 together."""
+    command, whole = commands[verb], tmp_path / "whole"
+    start = time.monotonic()
+    ended = run_in_child(partial(main, command(whole)))
+    seconds = time.monotonic() - start
+    assert ended.code == 0, ended.err
+    draws = random.Random(verb)
+    n_killed = n_too_late = n_killed_twice = 0
+    while n_killed < RANDOM_KILLS:
+        assert n_too_late < 5 * RANDOM_KILLS, "nearly all kills came after the end of the command"
+        folder = tmp_path / f"killed-{n_killed}-{n_too_late}"
+        if not kill_after(command(folder), seconds * draws.uniform(0.1, 1)):
+            n_too_late += 1
+            shutil.rmtree(folder)
+            continue
+        n_killed += 1
+        if draws.random() < SHARE_KILLED_TWICE:
+            n_killed_twice += kill_after(command(folder), seconds * draws.uniform(0.1, 1))
+        check_same_result(command, whole, folder, f"kill {n_killed}")
+        shutil.rmtree(folder)
+    print(f"{verb}: {n_killed} kills, {n_killed_twice} of them twice, {n_too_late} came too late")
+
+
+def kill_after(command, seconds):
+    """Run a command in a child that is killed after a time; return whether this was in time."""
+
+    def run():
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        code = main(command)
+        # The timer must not delay the end of a command that was fast enough.
+        os._exit(code)
+
+    return run_in_child(run).code == -signal.SIGKILL
 
 
 def test_a_model_half_written_over_another_is_not_taken_for_one(few, commands, cli, tmp_path):

@@ -9,6 +9,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import pytest
+import tqdm
 
 
 CLONE_NEWNS = 0x00020000
@@ -54,6 +56,9 @@ def run_in_child(function: Callable[[], int | None]) -> ChildResult:
 def _run_and_exit(function: Callable[[], int | None], out: int, err: int) -> None:
     """Redirect stdout and stderr, run the function, and end this process."""
     code = 99
+    # The default lock of progress bars is shared by all forks, and a child that was killed while it
+    # held this lock would block all later children.
+    tqdm.tqdm.set_lock(threading.RLock())
     try:
         os.dup2(out, 1)
         os.dup2(err, 2)
