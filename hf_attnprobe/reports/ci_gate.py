@@ -1,5 +1,6 @@
 """Conditions for the option ``--fail-on``, which makes an audit fail in continuous integration."""
 
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -64,6 +65,19 @@ class FailureCondition:
         # The value of the finding "accuracy" is the difference from a model that always predicts
         # the most frequent class. The accuracy itself is stored as a yardstick.
         value = finding.yardsticks.get("accuracy", finding.value)
+        return self.explain_score_failure(value)
+
+    def explain_score_failure(self, value: float) -> str:
+        """Compare a score with the limit, and return the reason why it then fails.
+
+        Args:
+            value: the score; NaN if it was not measured.
+
+        Returns:
+            A reason such as "used is 0.500, which is used<.8"; empty if the score passes.
+        """
+        if math.isnan(value):
+            return f"{self.question} was not measured"
         fails = COMPARISON_FUNCTIONS[self.sign](value, self.limit)
         return f"{self.question} is {value:.3f}, which is {self.text}" if fails else ""
 
@@ -72,11 +86,18 @@ COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
 """Names of the scores that ``--fail-on`` can compare with a limit, as in "faithfulness<.5"."""
 
 
-def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
+def parse_conditions(
+    texts: Sequence[str],
+    *,
+    answers: Sequence[str] = ANSWER_NAMES,
+    scores: Sequence[str] = COMPARABLE_SCORES,
+) -> list[FailureCondition]:
     """Parse the conditions under which the command should fail, from the option ``--fail-on``.
 
     Args:
         texts: conditions such as "no" or "faithfulness<.5".
+        answers: the answers that the command can give; empty if it only computes scores.
+        scores: names of the scores that the command computes.
 
     Raises:
         AttnProbeError: If a text is neither an answer nor a question with a limit.
@@ -84,16 +105,18 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
     conditions = []
     for text in texts:
         match = SCORE_CONDITION.fullmatch(text.strip())
-        if text in ANSWER_NAMES:
+        if text in answers:
             conditions.append(FailureCondition(text, answer=text))
-        elif match is not None and match[1] in COMPARABLE_SCORES:
+        elif match is not None and match[1] in scores:
             question, sign, limit = match[1], match[2], float(match[3])
             conditions.append(FailureCondition(text, "", question, sign, limit))
         else:
+            example = f"a score with a limit such as '{scores[-1]}<.5'"
+            expected = f"an answer or {example}" if answers else example
+            answer_list = f"The answers are {', '.join(answers)}. " if answers else ""
             raise AttnProbeError(
-                f"--fail-on got {text!r}, expected an answer or a score with a limit such as "
-                f"'faithfulness<.5'. The answers are {', '.join(ANSWER_NAMES)}. The scores are "
-                f"{', '.join(COMPARABLE_SCORES)}."
+                f"--fail-on got {text!r}, expected {expected}. {answer_list}The scores are "
+                f"{', '.join(scores)}."
             )
     return conditions
 
