@@ -1,7 +1,7 @@
 """The public function :func:`cite`."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ CITING_TEMPLATE = (
     "{context}\n\n{question} Cite the passages that you use by their numbers, such as [1]."
 )
 """Default user turn if the model generates the answers, which then must contain markers."""
-
 
 
 @public_function

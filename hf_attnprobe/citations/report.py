@@ -1,7 +1,7 @@
 """The result of ``cite``: a table of statements, the share of used citations, and coloured markers."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -230,6 +230,7 @@ class CitationReport(DocumentedResult):
             [
                 Section("Statements", [self._build_table()], in_short_report=True),
                 Section("Answers with coloured markers", [self._list_answers()]),
+                Section("Measurements", [self._build_measurement_table()]),
                 Section("What the classes mean", self._explain_classes()),
                 Section("Limitations", [LIMITATIONS]),
             ],
@@ -275,37 +276,48 @@ class CitationReport(DocumentedResult):
             yield Note(f"Left out because the model generated an empty answer: row {rows}.")
 
     def _build_table(self) -> Table:
-        """Build the table with one line per statement."""
+        """Build the table with the citations of each statement."""
+        rows = [
+            (
+                str(answer.row),
+                UserText(statement.text),
+                _label_citations(statement),
+                _format_numbers(statement.classification.used_sources),
+                str(statement.measurement.attended_passage),
+            )
+            for answer in self.answers
+            for statement in answer.statements
+        ]
+        head = ("row", "statement", "citations", "used passages", "most attention to passage")
+        return Table(head, rows, sortable=False)
+
+    def _build_measurement_table(self) -> Table:
+        """Build the table with the numbers behind the class of each statement."""
         rows = []
         for answer in self.answers:
             for statement in answer.statements:
-                measurement = statement.measurement
-                used = [str(number) for number in statement.classification.used_sources]
-                sentence = (
-                    UserText(measurement.attended_sentence),
-                    f" (passage {measurement.attended_passage})",
-                )
+                log_probs = statement.measurement.log_probs
                 rows.append(
                     (
                         str(answer.row),
                         UserText(statement.text),
-                        _label_citations(statement),
-                        join_numbers(used) if used else "none",
                         statement.reason,
-                        FormattedNumber(measurement.log_probs.gain, digits=1, sign="+"),
-                        sentence,
+                        FormattedNumber(log_probs.full / log_probs.n_tokens, digits=2),
+                        FormattedNumber(log_probs.prior / log_probs.n_tokens, digits=2),
+                        FormattedNumber(log_probs.gain, digits=1, sign="+"),
+                        UserText(statement.measurement.attended_sentence),
                     )
                 )
         head = (
             "row",
             "statement",
-            "citations",
-            "used passages",
             "reason",
+            "log-probability per token",
+            "without any passage",
             "gain by all passages (nats)",
             "sentence with the most attention",
         )
-        return Table(head, rows, sortable=False)
+        return Table(head, rows)
 
     def _list_answers(self) -> list[InlineText]:
         """List all answers with coloured markers."""
@@ -357,6 +369,11 @@ LIMITATIONS = [
     "needed because the model takes a shortcut.",
 ]
 """Sentences about the limits of the method."""
+
+
+def _format_numbers(numbers: Sequence[int]) -> str:
+    """Join passage numbers; "none" if there are none."""
+    return join_numbers([*map(str, numbers)]) if numbers else "none"
 
 
 def _label_citations(statement: CitedStatement) -> InlineText:

@@ -97,7 +97,9 @@ def _read_file(path: Path) -> list[Any]:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise AttnProbeError(f"cannot read {path} ({error}). Check its name and encoding.") from error
+        raise AttnProbeError(
+            f"cannot read {path} ({error}). Check its name and encoding."
+        ) from error
     if content.lstrip().startswith("["):
         return list(_parse_json(content, path, "the file"))
     lines = [line for line in content.split("\n") if line.strip()]
@@ -152,9 +154,7 @@ def _parse_passage(value: Any, name: str) -> Passage:
         if title is None:
             return Passage("", text)
         if not isinstance(title, str):
-            raise AttnProbeError(
-                f"the title of {name} must be a string, got {format_short(title)}"
-            )
+            raise AttnProbeError(f"the title of {name} must be a string, got {format_short(title)}")
         # A title is one line, so that a prompt shows where the text begins.
         return Passage(" ".join(title.split()), text)
     return Passage("", _check_text(value, name))

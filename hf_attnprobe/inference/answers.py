@@ -1012,7 +1012,9 @@ def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizer
     n_prompt = labelled.count(0)
     answer_ids = text.inputs["input_ids"][n_prompt:]
     answer = decode_tokens(tokenizer, answer_ids)
-    token_ends = [len(decode_tokens(tokenizer, answer_ids[: k + 1])) for k in range(len(answer_ids))]
+    token_ends = [
+        len(decode_tokens(tokenizer, answer_ids[: k + 1])) for k in range(len(answer_ids))
+    ]
     if isinstance(span, str):
         start = answer.find(span)
         end = start + len(span)
