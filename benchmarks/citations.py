@@ -391,7 +391,7 @@ def list_results(case: Case, statement: dict[str, Any]) -> list[tuple[str, str, 
     if case.has_markers:
         results = [("right", right_use, uses[number]) for number in case.right]
         return [*results, ("wrong", wrong_use, uses[case.wrong])]
-    expected = case.right if right_use == "used" else []
+    expected = sorted(case.right)
     if right_use == "used":
         named = "used" if statement["used"] == expected else f"named {statement['used']}"
         return [("missing", "used", named)]

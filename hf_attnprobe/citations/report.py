@@ -14,7 +14,7 @@ from hf_attnprobe.citations.rule import (
     MIN_GAIN,
     MIN_GAIN_SHARE,
     MIN_LOG_PROB_PER_TOKEN,
-    MIN_PRIOR_PER_TOKEN,
+    MIN_KNOWN_PRIOR_PER_TOKEN,
     Classification,
     Use,
     join_numbers,
@@ -333,7 +333,7 @@ class CitationReport(DocumentedResult):
                 f"{MIN_GAIN:g} nats (cannot say within {GAIN_MARGIN:g} nats). A passage was used if "
                 f"its necessity or its sufficiency is at least {MIN_GAIN_SHARE:.0%} of this gain. "
                 f"A statement was known if its mean log-probability per token is at least "
-                f"{MIN_PRIOR_PER_TOKEN:g} without any passage. The model would not write a statement "
+                f"{MIN_KNOWN_PRIOR_PER_TOKEN:g} without any passage. The model would not write a statement "
                 f"with less than {MIN_LOG_PROB_PER_TOKEN:g} per token with all passages."
             ),
         ]

@@ -35,8 +35,10 @@ USED, KNOWN, UNUSED, OTHER, UNDECIDED = (
         (-20, -35, [-20, -20, -20], [-35, -35, -35], [UNDECIDED] * 3),
         # The model would not write the statement, although passage 2 has a similar form.
         (-40, -60, [-40, -58, -40], [-60, -42, -60], [UNUSED] * 3),
-        # The passages do not matter, and the statement is neither likely nor excluded.
-        (-20, -20, [-20, -20, -20], [-20, -20, -20], [KNOWN] * 3),
+        # The passages do not matter, and the model does not know the fact.
+        (-18, -18, [-18, -18, -18], [-18, -18, -18], [UNUSED] * 3),
+        # The passages do not matter, and it is not clear whether the model knows the fact.
+        (-10, -11, [-10, -10, -10], [-11, -11, -11], [UNDECIDED] * 3),
         # The gain is close to its threshold.
         (-2, -2 - MIN_GAIN, [-8, -2, -2], [-2, -8, -8], [UNDECIDED] * 3),
         # The share of passage 2 is close to its threshold.
