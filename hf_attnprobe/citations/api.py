@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from hf_attnprobe.audits.audited_model import AuditedModel, is_language_model, load_audited_model
+from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.citations.measurements import (
     PassagePrompt,
@@ -122,16 +122,26 @@ def _cite(
             "expected a language model (…ForCausalLM), got "
             f"{type(subject.adapter.model).__name__}. Pass the model that wrote the answers."
         )
+    # A language model never has a reader of images.
+    assert isinstance(subject.tokenizer, PreTrainedTokenizerBase)
+    if not subject.tokenizer.is_fast:
+        raise AttnProbeError(
+            f"prompts need a fast tokenizer, got {type(subject.tokenizer).__name__}. Load the fast "
+            "tokenizer of the model, for example with AutoTokenizer."
+        )
+    tokenizer = subject.tokenizer
     generated_numbers = {row.number for row in rows if row.answer is None}
-    meter = StatementMeter(subject.adapter, subject.tokenizer)
+    meter = StatementMeter(subject.adapter, tokenizer)
     prompts = {}
     for row in rows:
         template = options.template
         if template is None and row.answer is None:
             template = CITING_TEMPLATE
-        prompts[row.number] = encode_prompt(row, subject.tokenizer, template)
+        prompts[row.number] = encode_prompt(row, tokenizer, template)
         meter.check_prompt(prompts[row.number], row.name)
-    rows, left_out = _add_generated_answers(subject, rows, prompts, options, progress)
+    rows, left_out = _add_generated_answers(
+        subject.adapter, tokenizer, rows, prompts, options, progress
+    )
     statement_ids = {
         row.number: [
             meter.encode_statement(prompts[row.number], statement.text, row.name)
@@ -177,7 +187,8 @@ def _cite(
 
 
 def _add_generated_answers(
-    subject: AuditedModel,
+    adapter: Any,
+    tokenizer: PreTrainedTokenizerBase,
     rows: Sequence[CitationRow],
     prompts: Mapping[int, PassagePrompt],
     options: CiteOptions,
@@ -198,17 +209,18 @@ def _add_generated_answers(
             bar.update_count(n_answered, len(names), "answers")
 
         answer_ids = generate_answers(
-            subject.adapter.user_model, subject.tokenizer, names, options.max_new_tokens, update_bar
+            adapter.user_model, tokenizer, names, options.max_new_tokens, update_bar
         )
-    answered_rows, left_out = [], []
+    answered_rows: list[CitationRow] = []
+    left_out: list[int] = []
     for row in rows:
         if row.answer is not None:
             answered_rows.append(row)
             continue
         ids = answer_ids[row.name]
         if prompts[row.number].prompt.is_plain:
-            ids = cut_after_first_line(subject.tokenizer, ids)
-        answer = parse_answer(decode_tokens(subject.tokenizer, ids).strip())
+            ids = cut_after_first_line(tokenizer, ids)
+        answer = parse_answer(decode_tokens(tokenizer, ids).strip())
         if answer.statements:
             answered_rows.append(replace(row, answer=answer))
         else:
