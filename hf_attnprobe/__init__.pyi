@@ -6,6 +6,9 @@ from hf_attnprobe.audits.api import audit as audit
 from hf_attnprobe.audits.api import evaluate_scores as evaluate_scores
 from hf_attnprobe.audits.compare import compare as compare
 from hf_attnprobe.audits.options import AuditOptions as AuditOptions
+from hf_attnprobe.citations.api import cite as cite
+from hf_attnprobe.citations.options import CiteOptions as CiteOptions
+from hf_attnprobe.citations.report import CitationReport as CitationReport
 from hf_attnprobe.core.errors import AttnProbeError as AttnProbeError
 from hf_attnprobe.core.options import Options as Options
 from hf_attnprobe.core.options import SavedModel as SavedModel

@@ -152,6 +152,15 @@ RESULT_TYPES = (
             ".json": "comparison.json",
         },
     ),
+    ResultType(
+        name="citations",
+        marker="citations.json",
+        files={
+            ".md": "report.md",
+            ".html": "report.html",
+            ".json": "citations.json",
+        },
+    ),
     AUDIT_RESULT,
 )
 """Result types of single folders, in the order in which their marker files are looked for."""

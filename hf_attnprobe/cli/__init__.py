@@ -1,6 +1,6 @@
 """The ``attnprobe`` command.
 
-Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, report,
+Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, cite, report,
 card, datasets.
 
 Each command calls one public function, and its flags are the function's arguments and options.
@@ -9,7 +9,7 @@ the reason in one line and exits with one of these codes:
 
     1    known error; the message states what was expected, what was received and how to fix it
     2    usage error
-    3    a condition of ``audit --fail-on`` is met, or ``--fail-on-change`` found a new answer
+    3    a condition of ``--fail-on`` is met, or ``--fail-on-change`` found a new answer
     130  interrupted with Ctrl-C
     141  the program that reads stdout has ended, as in ``attnprobe audit … | head``; no message
     143  terminated by SIGTERM, which job schedulers send

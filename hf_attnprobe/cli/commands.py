@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import socket
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ from hf_attnprobe.audits.options import (
     WeightChange,
     load_test_options,
 )
+from hf_attnprobe.citations.options import CiteOptions
 from hf_attnprobe.cli.flags import (
     CommandParser,
     add_answer_flags,
@@ -532,6 +534,71 @@ def run_detection_limit(arguments: dict[str, Any]) -> None:
     print_text(report.to_json() if arguments["json"] else str(report))
 
 
+# --- cite ----------------------------------------------------------------------------------------
+
+
+def add_cite_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe cite``."""
+    add_help_all_flag(parser)
+    add_option_flags(parser.add_argument_group("the model"), SavedModel, excluded=["task"])
+    parser.add_argument(
+        "--dataset",
+        required=True,
+        metavar="FILE",
+        help="json or jsonl file; each row has passages (a list of texts, or of objects with title "
+        "and text), a question, and an answer with markers such as [1] or [2, 3]",
+    )
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder for citations.json, report.md and report.html (default: nothing is saved)",
+    )
+    add_option_flags(parser, CiteOptions)
+    parser.add_argument(
+        "--fail-on",
+        nargs="+",
+        default=(),
+        metavar="CONDITION",
+        help=f"exit with code {CONDITION_MET_EXIT_CODE} if a share of citations meets a condition "
+        "such as 'used<.8'; the shares are used, known, unused, other and undecided",
+    )
+    add_json_flag(parser, "results")
+    add_verbose_flag(parser)
+
+
+def run_cite(arguments: dict[str, Any]) -> int:
+    """Check the citations of answers, print the report, and return an exit code."""
+    from hf_attnprobe.citations.api import cite
+    from hf_attnprobe.citations.report import USES_BY_SHARE
+    from hf_attnprobe.reports.ci_gate import parse_conditions
+    from hf_attnprobe.reports.report import format_page_line
+
+    conditions = parse_conditions(arguments["fail_on"], answers=(), scores=tuple(USES_BY_SHARE))
+    report = cite(
+        select_options(arguments, SavedModel),
+        None,
+        Path(arguments["dataset"]),
+        arguments["output_dir"],
+        options=select_options(arguments, CiteOptions),
+    )
+    if arguments["json"]:
+        print_text(report.to_json(), end="")
+    else:
+        print_text(report.to_text(verbose=arguments["verbose"]))
+        if arguments["output_dir"] is not None:
+            print_text(format_page_line(arguments["output_dir"]))
+    failures = []
+    for condition in conditions:
+        share = report.estimate_share(condition.question)
+        reason = condition.explain_score_failure(share.value, share.ci95 or (math.nan, math.nan))
+        if reason:
+            failures.append(reason)
+    if not failures:
+        return 0
+    print_text(f"attnprobe: --fail-on: {'; '.join(failures)}", file=sys.stderr)
+    return CONDITION_MET_EXIT_CODE
+
+
 # --- card ----------------------------------------------------------------------------------------
 
 
@@ -642,6 +709,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "study": run_study,
     "compare": run_compare,
     "detection-limit": run_detection_limit,
+    "cite": run_cite,
     "report": run_report,
     "card": run_card,
     "datasets": run_datasets,
@@ -689,6 +757,11 @@ COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
         add_detection_limit_command,
         "find the smallest planted effect that the tests detect in a model",
         "bert --dataset sst --output-dir detection-limit",
+    ),
+    "cite": (
+        add_cite_command,
+        "check whether a language model used the passages that its answers cite",
+        "--model smollm2 --dataset answers.jsonl --output-dir citations",
     ),
     "report": (
         add_report_command,

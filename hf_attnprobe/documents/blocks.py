@@ -93,7 +93,28 @@ class Link:
     address: str
 
 
-InlineText = str | Link | tuple[str | Link, ...]
+@dataclass(frozen=True)
+class Label:
+    """A short text with a coloured background, such as the marker of a citation.
+
+    A page displays the meaning when the reader points at the label; all other formats print it after
+    the words.
+
+    Attributes:
+        words: the label's text, such as "[1]".
+        meaning: explanation of the colour, such as "used".
+        tone: the colour: "good" (green), "bad" (red), "neutral" (blue) or "open" (grey).
+    """
+
+    words: str
+    meaning: str
+    tone: str
+
+    def __str__(self) -> str:
+        return f"{self.words} ({self.meaning})"
+
+
+InlineText = str | Link | Label | tuple[str | Link | Label, ...]
 """Type for a sentence: a string, or a tuple of parts such as ``("run ", Code("x"))``."""
 
 
@@ -435,7 +456,7 @@ def get_macro_name(block: object) -> str:
         TypeError: If the object is not a block.
     """
     name = MACRO_NAMES.get(type(block))
-    if name is None and not isinstance(block, str | tuple | Link):
+    if name is None and not isinstance(block, str | tuple | Link | Label):
         raise TypeError(
             f"expected a document block, such as a string, a Table or a Section, got {type(block).__name__}"
         )
@@ -486,6 +507,8 @@ def format_cell(cell: Cell) -> str:
             return str(cell)
         case Link():
             return cell.words
+        case Label():
+            return str(cell)
         case tuple():
             return "".join(map(format_cell, cell))
         case FormattedNumber():
@@ -513,7 +536,7 @@ def is_numeric_cell(cell: Cell) -> bool:
     """
     if isinstance(cell, NumericText):
         return True
-    return not isinstance(cell, (str, tuple, Link, bool, type(None)))
+    return not isinstance(cell, (str, tuple, Link, Label, bool, type(None)))
 
 
 def describe_number_line(line: NumberLine) -> str:
@@ -532,7 +555,7 @@ def describe_number_line(line: NumberLine) -> str:
     return "; ".join([format_cell(number), *mark_descriptions])
 
 
-NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer", "grade"}
+NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer", "grade", "tone"}
 """Names of dataclass fields that contain ids or data instead of text for readers."""
 
 

@@ -21,6 +21,7 @@ from hf_attnprobe.documents.blocks import (
     Code,
     Document,
     InlineText,
+    Label,
     Link,
     Strong,
     Table,
@@ -152,7 +153,7 @@ def _load_templates() -> Environment:
 
 def _get_span_type(span: InlineText) -> str:
     """Return the name under which the template handles a part of a sentence, such as "code"."""
-    types = {Code: "code", Strong: "strong", UserText: "user_text", Link: "link"}
+    types = {Code: "code", Strong: "strong", UserText: "user_text", Link: "link", Label: "label"}
     return types.get(type(span), "plain")
 
 

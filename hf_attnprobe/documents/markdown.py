@@ -17,6 +17,7 @@ from hf_attnprobe.documents.blocks import (
     Code,
     Document,
     InlineText,
+    Label,
     Link,
     Strong,
     Table,
@@ -104,12 +105,14 @@ def format_inline(text: InlineText) -> str:
     return line
 
 
-def _format_span(span: str | Link) -> str:
+def _format_span(span: str | Link | Label) -> str:
     """Format a part of a sentence as Markdown, such as a link, code or bold text."""
     match span:
         case Link():
             address = re.sub(r"[<>\s]", "", escape_control_characters(span.address))
             return f"[{_escape_user_text(span.words)}](<{address}>)"
+        case Label():
+            return _escape_user_text(str(span))
         case Code():
             return _format_code(span)
         case Strong():
@@ -162,6 +165,6 @@ def _format_table_cell(cell: Cell) -> str:
 
     Texts may contain code, bold words and links.
     """
-    if isinstance(cell, (str, tuple, Link)):
+    if isinstance(cell, (str, tuple, Link, Label)):
         return format_inline(cell)
     return format_cell(cell)

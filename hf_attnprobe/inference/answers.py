@@ -413,7 +413,7 @@ def assign_units(text: str, units: Sequence[Span], offsets: Sequence[Span]) -> l
 # --- From a prompt and its answer to their tokens ----------------------------------------
 
 
-def _tokenize(
+def tokenize_prompt(
     tokenizer: PreTrainedTokenizerBase, text: str, prompt: RenderedPrompt
 ) -> tuple[list[int], list[Span]]:
     """Tokenize a prompt, or a prompt with its answer.
@@ -470,13 +470,13 @@ def tokenize_answer(
     """
     if prompt.is_plain and not answer[:1].isspace():
         answer = f" {answer}"
-    joint_ids, _ = _tokenize(tokenizer, prompt.text + answer, prompt)
+    joint_ids, _ = tokenize_prompt(tokenizer, prompt.text + answer, prompt)
     n_prompt = len(prompt_ids)
     if joint_ids[:n_prompt] == list(prompt_ids) and len(joint_ids) > n_prompt:
         return joint_ids[n_prompt:]
     answer_ids = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    joint_text = _decode(tokenizer, [*prompt_ids, *answer_ids])
-    if joint_text != _decode(tokenizer, prompt_ids) + answer:
+    joint_text = decode_tokens(tokenizer, [*prompt_ids, *answer_ids])
+    if joint_text != decode_tokens(tokenizer, prompt_ids) + answer:
         raise AttnProbeError(
             f"the answer {answer[:60]!r} would change the last token of the prompt of "
             f"{name}. If the prompt ends with a space, move this space to the start of the "
@@ -485,12 +485,12 @@ def tokenize_answer(
     return list(answer_ids)
 
 
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
+def decode_tokens(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> str:
     """Decode token ids to a string without corrections to its spaces."""
     return str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
 
 
-def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
+def cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[int]:
     """Cut off an answer after its first nonblank line.
 
     Args:
@@ -502,7 +502,7 @@ def _cut_after_first_line(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]
     """
     # Tokens are decoded together, because one token may not be a complete character.
     for n_tokens in range(1, len(ids) + 1):
-        if "\n" in _decode(tokenizer, ids[:n_tokens]).lstrip():
+        if "\n" in decode_tokens(tokenizer, ids[:n_tokens]).lstrip():
             return [*ids[: n_tokens - 1]]
     return list(ids)
 
@@ -908,11 +908,11 @@ def _encode_prompt(
     """
     name = f"text {example['example_id']}"
     prompt = render_prompt(example, data, tokenizer)
-    ids, offsets = _tokenize(tokenizer, prompt.text, prompt)
+    ids, offsets = tokenize_prompt(tokenizer, prompt.text, prompt)
     if not ids:
         raise AttnProbeError(f"the prompt of {name} is empty. Add text, or leave out the row.")
     check_token_ids([ids], facts)
-    _check_length(len(ids), facts, tokenizer, name)
+    check_length(len(ids), facts, tokenizer, name)
     is_listed = bool(example.get("listed"))
     units = find_units(prompt, data.units, offsets, is_listed=is_listed)
     unit_ids = assign_units(prompt.text, units, offsets)
@@ -954,17 +954,17 @@ def _build_row(
     elif generated_ids is not None:
         ids = generated_ids
         if prompt.is_plain:
-            ids = _cut_after_first_line(tokenizer, generated_ids)
+            ids = cut_after_first_line(tokenizer, generated_ids)
     else:
         assert reference_row is not None
         ids = _reuse_answer(reference_row, tokenizer, prompt, prompt_ids, name)
-    _check_length(len(prompt_ids) + len(ids), facts, tokenizer, name)
+    check_length(len(prompt_ids) + len(ids), facts, tokenizer, name)
     check_token_ids([ids], facts)
     rival_ids = [-1] * len(ids)
     if example.get("other") is not None:
         rival_answer = tokenize_answer(tokenizer, prompt, prompt_ids, example["other"], name)
         rival_ids = _mark_first_difference(ids, rival_answer, name)
-    answer_text = _decode(tokenizer, ids)
+    answer_text = decode_tokens(tokenizer, ids)
     hashed_content = [prompt.text, units, answer_text.strip(), example.get("other")]
     return {
         "example_id": example["example_id"],
@@ -1006,7 +1006,7 @@ def _reuse_answer(
     reference_prompt_ids = reference_row["input_ids"][:n_prompt]
     answer_ids = reference_row["input_ids"][n_prompt:]
     has_same_prompt = reference_prompt_ids == list(prompt_ids)
-    if has_same_prompt and _decode(tokenizer, answer_ids) == reference_row["answer"]:
+    if has_same_prompt and decode_tokens(tokenizer, answer_ids) == reference_row["answer"]:
         return answer_ids
     return tokenize_answer(tokenizer, prompt, prompt_ids, reference_row["answer"], name)
 
@@ -1039,7 +1039,7 @@ def _mark_first_difference(ids: Sequence[int], rival_ids: Sequence[int], name: s
     )
 
 
-def _check_length(
+def check_length(
     n_tokens: int, facts: TextModel, tokenizer: PreTrainedTokenizerBase, name: str
 ) -> None:
     """Raise AttnProbeError if a prompt, with or without its answer, is too long for the model."""
@@ -1071,8 +1071,10 @@ def restrict_answer(text: Text, span: str | Span, tokenizer: PreTrainedTokenizer
     labelled = list(text.inputs["labelled"])
     n_prompt = labelled.count(0)
     answer_ids = text.inputs["input_ids"][n_prompt:]
-    answer = _decode(tokenizer, answer_ids)
-    token_ends = [len(_decode(tokenizer, answer_ids[: k + 1])) for k in range(len(answer_ids))]
+    answer = decode_tokens(tokenizer, answer_ids)
+    token_ends = [
+        len(decode_tokens(tokenizer, answer_ids[: k + 1])) for k in range(len(answer_ids))
+    ]
     if isinstance(span, str):
         start = answer.find(span)
         end = start + len(span)

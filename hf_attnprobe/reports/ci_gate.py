@@ -72,9 +72,27 @@ class FailureCondition:
         obstacle = self._explain_missing_score(report, finding)
         if finding is None or obstacle:
             return f"{self.question} was {obstacle}"
-        value, (low, high) = _select_score(finding)
+        return self.explain_score_failure(*_select_score(finding))
+
+    def explain_score_failure(
+        self, value: float, interval: tuple[float, float] = (math.nan, math.nan)
+    ) -> str:
+        """Compare a score with the limit, and return the reason why it then fails.
+
+        Args:
+            value: the score; NaN if it was not measured.
+            interval: both ends of its confidence interval; NaN if there is none.
+
+        Returns:
+            A reason such as "used is 0.500, which is below the limit 0.8"; empty if the score passes.
+        """
+        if math.isnan(value):
+            return f"{self.question} was not measured"
+        low, high = interval
         compared_value, described_value = value, f"{value:.3f}"
         if self.certainty:
+            if math.isnan(low) or math.isnan(high):
+                return f"{self.question} was measured without a confidence interval"
             # "<.5 surely" holds if even the upper end of the interval is below .5.
             is_upper_end = (self.sign == "<") == (self.certainty == "surely")
             compared_value = high if is_upper_end else low
@@ -96,9 +114,6 @@ class FailureCondition:
             return f"not completely measured: {reason}"
         if not finding.number:
             return "not measured"
-        _, ends = _select_score(finding)
-        if self.certainty and any(map(math.isnan, ends)):
-            return "measured without a confidence interval"
         return ""
 
 
@@ -120,11 +135,18 @@ COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
 """Names of the scores that ``--fail-on`` can compare with a limit, as in "faithfulness<.5"."""
 
 
-def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
+def parse_conditions(
+    texts: Sequence[str],
+    *,
+    answers: Sequence[str] = ANSWER_NAMES,
+    scores: Sequence[str] = COMPARABLE_SCORES,
+) -> list[FailureCondition]:
     """Parse the conditions under which the command should fail, from the option ``--fail-on``.
 
     Args:
         texts: conditions such as "no", "faithfulness<.5" or "faithfulness<.5 surely".
+        answers: the answers that the command can give; empty if it only computes scores.
+        scores: names of the scores that the command computes.
 
     Raises:
         AttnProbeError: If a text is neither an answer nor a question with a limit.
@@ -132,17 +154,20 @@ def parse_conditions(texts: Sequence[str]) -> list[FailureCondition]:
     conditions = []
     for text in texts:
         match = SCORE_CONDITION.fullmatch(text.strip())
-        if text in ANSWER_NAMES:
+        if text in answers:
             conditions.append(FailureCondition(text, answer=text))
-        elif match is not None and match[1] in COMPARABLE_SCORES:
+        elif match is not None and match[1] in scores:
             question, sign, limit = match[1], match[2], float(match[3])
             certainty = match[4] or ""
             conditions.append(FailureCondition(text, "", question, sign, limit, certainty))
         else:
+            example_score = "faithfulness" if "faithfulness" in scores else scores[-1]
+            example = f"a score with a limit such as '{example_score}<.5'"
+            expected = f"an answer or {example}" if answers else example
+            answer_list = f"The answers are {', '.join(answers)}. " if answers else ""
             raise AttnProbeError(
-                f"--fail-on got {text!r}, expected an answer or a score with a limit such as "
-                f"'faithfulness<.5', optionally followed by 'surely' or 'possibly'. The answers are "
-                f"{', '.join(ANSWER_NAMES)}. The scores are {', '.join(COMPARABLE_SCORES)}."
+                f"--fail-on got {text!r}, expected {expected}, optionally followed by 'surely' or "
+                f"'possibly'. {answer_list}The scores are {', '.join(scores)}."
             )
     return conditions
 

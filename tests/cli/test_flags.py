@@ -8,7 +8,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import hf_attnprobe
-from hf_attnprobe import audit, cli, compare, evaluate_scores, find_detection_limit, list_datasets
+from hf_attnprobe import (
+    audit,
+    cite,
+    cli,
+    compare,
+    evaluate_scores,
+    find_detection_limit,
+    list_datasets,
+)
 from hf_attnprobe import demonstration as demonstration
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.cli import commands
@@ -77,6 +85,10 @@ def list_allowed_flags() -> dict[str, set[str]]:
         "detection-limit": list_parameters(find_detection_limit)
         | list_option_fields(find_detection_limit)
         | (ANSWER_FIELDS | {"json"}),
+        # The argument `rows` is called `dataset`, as in the other commands.
+        "cite": list_parameters(cite)
+        | list_option_fields(cite)
+        | (MODEL_FIELDS | {"dataset", "json", "verbose", "fail_on"}),
         "report": {"folders", "output", "figures", "fail_on_change"},
         "card": list_parameters(write_card) | list_option_fields(write_card),
         "datasets": list_parameters(list_datasets) | {"json"},

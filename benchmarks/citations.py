@@ -1,0 +1,501 @@
+"""Measure how often ``cite`` classifies planted citations correctly.
+
+    python benchmarks/citations.py MODEL [--gguf-file FILE] [--seed 0] [--scale 1.0] [--output FILE]
+
+Each prompt has five passages in random order: one or two that contain the fact, a competitor (the same
+relation of another subject) and fillers. The statements are of these types:
+
+- invented: the fact is invented, and one passage contains it;
+- twice: the fact is invented, and two passages contain it in different words;
+- nowhere: the fact is invented, and no passage contains it;
+- known: the model knows the fact, and one passage contains it;
+- known elsewhere: the model knows the fact, and no passage contains it;
+- repeated: an answer states an invented fact twice;
+- half known: the model sometimes writes the fact without a passage.
+
+Whether a fact is known is established without ``cite``: the greedy answer to the question without
+passages contains it. It is half known if the greedy answer does not contain it, but at least one of eight
+sampled answers does. The statement of a known fact is the first sentence of the greedy answer.
+
+An invented statement is only counted if the model would write it: the greedy answer to the question with
+the passages contains the value. The table also shows the results without this condition.
+
+In two of three prompts, the answer cites the right passage and a wrong one. In the third, it cites none,
+and the result is correct if ``cite`` names exactly the used passages.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import binomtest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_attnprobe import cite
+from hf_attnprobe.data.specs import Answers
+from hf_attnprobe.data.tokenizer import locate_sentences
+from hf_attnprobe.inference.answers import (
+    decode_tokens,
+    generate_answers,
+    render_prompt,
+    tokenize_prompt,
+)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Templates for one relation between a subject x and a value v.
+
+    Attributes:
+        question: The question about the subject.
+        statement: The answer.
+        passages: Wordings of a passage that contains the fact.
+    """
+
+    question: str
+    statement: str
+    passages: tuple[str, str]
+
+
+INVENTED_RELATIONS = [
+    Relation(
+        "Who is the director of the {x} Museum?",
+        "The director of the {x} Museum is {v}.",
+        (
+            "The director of the {x} Museum is {v}.",
+            "Since 2015, {v} has been the director of the {x} Museum.",
+        ),
+    ),
+    Relation(
+        "In which town was {x} born?",
+        "{x} was born in {v}.",
+        ("{x} was born in {v}.", "The birthplace of {x} is the town of {v}."),
+    ),
+    Relation(
+        "What is the name of the dog of {x}?",
+        "The dog of {x} is called {v}.",
+        ("The dog of {x} is called {v}.", "{x} has a dog with the name {v}."),
+    ),
+    Relation(
+        "Which company built the {x} Bridge?",
+        "The {x} Bridge was built by {v}.",
+        (
+            "The {x} Bridge was built by {v}.",
+            "The company {v} is known because it built the {x} Bridge.",
+        ),
+    ),
+]
+KNOWN_RELATION = Relation(
+    "What is the capital of {x}?",
+    "The capital of {x} is {v}.",
+    ("The capital of {x} is {v}.", "{v} is the capital of {x}."),
+)
+CAPITALS = {
+    "France": "Paris",
+    "Germany": "Berlin",
+    "Italy": "Rome",
+    "Spain": "Madrid",
+    "Japan": "Tokyo",
+    "China": "Beijing",
+    "Russia": "Moscow",
+    "Egypt": "Cairo",
+    "Greece": "Athens",
+    "Poland": "Warsaw",
+    "Austria": "Vienna",
+    "Norway": "Oslo",
+    "Sweden": "Stockholm",
+    "Denmark": "Copenhagen",
+    "Finland": "Helsinki",
+    "Ireland": "Dublin",
+    "Portugal": "Lisbon",
+    "Hungary": "Budapest",
+    "Turkey": "Ankara",
+    "Kenya": "Nairobi",
+    "Cuba": "Havana",
+    "Peru": "Lima",
+    "Chile": "Santiago",
+    "Argentina": "Buenos Aires",
+    "Thailand": "Bangkok",
+    "Vietnam": "Hanoi",
+    "Iran": "Tehran",
+    "Iraq": "Baghdad",
+    "Canada": "Ottawa",
+    "Australia": "Canberra",
+    "Mexico": "Mexico City",
+    "South Korea": "Seoul",
+    "Ukraine": "Kyiv",
+    "Romania": "Bucharest",
+    "Bulgaria": "Sofia",
+    "Morocco": "Rabat",
+    "Indonesia": "Jakarta",
+    "Philippines": "Manila",
+    "Colombia": "Bogotá",
+    "Ethiopia": "Addis Ababa",
+    "Ghana": "Accra",
+    "Nigeria": "Abuja",
+    "Senegal": "Dakar",
+    "Namibia": "Windhoek",
+    "Malawi": "Lilongwe",
+    "Bhutan": "Thimphu",
+    "Zambia": "Lusaka",
+    "Uganda": "Kampala",
+    "Mongolia": "Ulaanbaatar",
+    "Nepal": "Kathmandu",
+    "Laos": "Vientiane",
+    "Latvia": "Riga",
+    "Estonia": "Tallinn",
+    "Lithuania": "Vilnius",
+    "Slovenia": "Ljubljana",
+    "Botswana": "Gaborone",
+    "Rwanda": "Kigali",
+    "Burkina Faso": "Ouagadougou",
+    "Kyrgyzstan": "Bishkek",
+    "Tajikistan": "Dushanbe",
+    "Suriname": "Paramaribo",
+    "Fiji": "Suva",
+}
+FILLERS = [
+    "The market in the old harbour opens at six in the morning.",
+    "Most of the trains were late because of heavy snow.",
+    "A new library with a garden on its roof will open in May.",
+    "The soup is cooked with carrots, onions and a little pepper.",
+    "Visitors can rent bicycles next to the main station.",
+    "The orchestra played two works by young composers.",
+    "Several farmers have replaced wheat with sunflowers.",
+    "The lake is frozen from December until the end of March.",
+    "The school bought thirty new computers for its pupils.",
+    "Old maps show a windmill at the edge of the forest.",
+]
+SYLLABLES = [
+    "bal",
+    "bren",
+    "cor",
+    "dal",
+    "dor",
+    "fen",
+    "gar",
+    "hol",
+    "kel",
+    "lin",
+    "mar",
+    "mor",
+    "nel",
+    "or",
+    "pel",
+    "quin",
+    "ros",
+    "sel",
+    "tam",
+    "tor",
+    "ul",
+    "vel",
+    "wen",
+    "zor",
+]
+N_SAMPLES = 8
+"""Number of sampled answers without passages, which show whether a fact is half known."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A planted statement.
+
+    Attributes:
+        kind: Its type, see the module's documentation.
+        passages: The passages.
+        question: The question.
+        statement: The statement.
+        value: The value in the statement.
+        right: Numbers of the passages that contain the fact.
+        wrong: Number of the competitor or of a filler.
+        has_markers: Whether the answer cites passages.
+    """
+
+    kind: str
+    passages: list[str]
+    question: str
+    statement: str
+    value: str
+    right: list[int]
+    wrong: int
+    has_markers: bool
+
+    @property
+    def answer(self) -> str:
+        """The answer with markers; a repeated fact is stated twice."""
+        numbers = [*self.right, self.wrong] if self.has_markers else []
+        marker = f" [{', '.join(map(str, sorted(numbers)))}]" if numbers else ""
+        sentence = f"{self.statement.removesuffix('.')}{marker}."
+        return f"{sentence} {sentence}" if self.kind == "repeated" else sentence
+
+
+def make_name(rng: random.Random, n_words: int = 1) -> str:
+    """Make an invented name, such as "Kelmor" or "Kelmor Dalvel"."""
+    return " ".join("".join(rng.sample(SYLLABLES, 2)).capitalize() for _ in range(n_words))
+
+
+def make_case(
+    kind: str,
+    relation: Relation,
+    subject: str,
+    value: str,
+    rng: random.Random,
+    index: int,
+    **fields: Any,
+) -> Case:
+    """Plant a fact in five passages in random order."""
+    n_right = {"twice": 2, "nowhere": 0, "known elsewhere": 0}.get(kind, 1)
+    wordings = rng.sample(relation.passages, 2)
+    competitor = fields["competitor"]
+    right = [wording.format(x=subject, v=value) for wording in wordings[:n_right]]
+    wrong = rng.choice(relation.passages).format(x=competitor[0], v=competitor[1])
+    passages = [*right, wrong, *rng.sample(FILLERS, 4 - n_right)]
+    rng.shuffle(passages)
+    statement = fields.get("statement") or relation.statement.format(x=subject, v=value)
+    # Every second wrong citation is a filler.
+    filler = next(passage for passage in passages if passage in FILLERS)
+    return Case(
+        kind=kind,
+        passages=passages,
+        question=relation.question.format(x=subject),
+        statement=statement,
+        value=value,
+        right=[passages.index(passage) + 1 for passage in right],
+        wrong=passages.index(wrong if index % 2 == 0 or n_right == 0 else filler) + 1,
+        has_markers=index % 3 != 2,
+    )
+
+
+def make_cases(model: Any, tokenizer: Any, seed: int, scale: float) -> list[Case]:
+    """Make all planted statements."""
+    rng = random.Random(seed)
+    cases = []
+    for kind, count in {"invented": 28, "twice": 20, "nowhere": 14, "repeated": 6}.items():
+        for index in range(round(count * scale)):
+            relation = INVENTED_RELATIONS[index % len(INVENTED_RELATIONS)]
+            subject, other = make_name(rng), make_name(rng)
+            if "born" in relation.question or "dog" in relation.question:
+                subject, other = make_name(rng, 2), make_name(rng, 2)
+            has_two_words = "director" in relation.question
+            value, other_value = (make_name(rng, 1 + has_two_words) for _ in range(2))
+            cases.append(
+                make_case(
+                    kind, relation, subject, value, rng, index, competitor=(other, other_value)
+                )
+            )
+    countries = rng.sample(sorted(CAPITALS), len(CAPITALS))
+    greedy_answers = dict(
+        zip(
+            countries,
+            answer_questions(
+                model, tokenizer, [KNOWN_RELATION.question.format(x=name) for name in countries]
+            ),
+            strict=True,
+        )
+    )
+    known = [name for name in countries if CAPITALS[name] in greedy_answers[name]]
+    others = [name for name in countries if name not in known]
+    half_known = [name for name in others if is_half_known(model, tokenizer, name, seed)]
+    print(f"capitals: {len(known)} known, {len(half_known)} half known, {len(others)} others")
+    n_elsewhere = round(6 * scale)
+    groups = {
+        "known elsewhere": known[:n_elsewhere],
+        "known": known[n_elsewhere : n_elsewhere + round(20 * scale)],
+        "half known": half_known[: round(14 * scale)],
+    }
+    for kind, names in groups.items():
+        for index, name in enumerate(names):
+            other = rng.choice([other for other in countries if other != name])
+            statement = None
+            if kind != "half known":
+                answer = greedy_answers[name].strip()
+                start, end = locate_sentences(answer)[0]
+                statement = answer[start:end] if CAPITALS[name] in answer[start:end] else None
+            cases.append(
+                make_case(
+                    kind,
+                    KNOWN_RELATION,
+                    name,
+                    CAPITALS[name],
+                    rng,
+                    index,
+                    competitor=(other, CAPITALS[other]),
+                    statement=statement,
+                )
+            )
+    return cases
+
+
+def encode_question(tokenizer: Any, question: str, passages: Sequence[str] = ()) -> list[int]:
+    """Tokenize a question with numbered passages, as ``cite`` does."""
+    bodies = [f"[{k}] {passage}" for k, passage in enumerate(passages, 1)]
+    row = {"example_id": 0, "text": "\n\n".join(bodies), "passages": bodies, "question": question}
+    template = None if passages else "{context}{question}"
+    prompt = render_prompt(row, Answers([{}], template=template), tokenizer)
+    return tokenize_prompt(tokenizer, prompt.text, prompt)[0]
+
+
+def answer_questions(
+    model: Any, tokenizer: Any, questions: Sequence[str], passages: Sequence[Sequence[str]] = ()
+) -> list[str]:
+    """Generate greedy answers, by default without passages."""
+    lists = passages or [()] * len(questions)
+    prompts = {
+        str(k): encode_question(tokenizer, question, listed)
+        for k, (question, listed) in enumerate(zip(questions, lists, strict=True))
+    }
+    answers = generate_answers(model, tokenizer, prompts, 24)
+    return [decode_tokens(tokenizer, answers[name]) for name in prompts]
+
+
+def is_half_known(model: Any, tokenizer: Any, country: str, seed: int) -> bool:
+    """Check whether some of the sampled answers without passages name the capital."""
+    ids = encode_question(tokenizer, KNOWN_RELATION.question.format(x=country))
+    torch.manual_seed(seed)
+    outputs = model.generate(
+        torch.tensor([ids]),
+        do_sample=True,
+        temperature=1.0,
+        top_k=0,
+        num_return_sequences=N_SAMPLES,
+        max_new_tokens=16,
+        pad_token_id=tokenizer.eos_token_id,
+    )
+    answers = [decode_tokens(tokenizer, row[len(ids) :].tolist()) for row in outputs]
+    return any(CAPITALS[country] in answer for answer in answers)
+
+
+TRUE_USES = {
+    "invented": ("used", "another source was used"),
+    "twice": ("used", "another source was used"),
+    "repeated": ("used", "another source was used"),
+    "nowhere": (None, "unused"),
+    "known": ("known anyway", "known anyway"),
+    "known elsewhere": (None, "known anyway"),
+}
+"""Correct classes of the right and of the wrong citation, by type of statement."""
+
+
+def list_results(case: Case, statement: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """List marker type, true class and class by ``cite`` for each citation of a statement."""
+    uses = {entry["passage"]: entry["use"] for entry in statement["passages"]}
+    right_use, wrong_use = TRUE_USES[case.kind]
+    if case.has_markers:
+        results = [("right", right_use, uses[number]) for number in case.right]
+        return [*results, ("wrong", wrong_use, uses[case.wrong])]
+    expected = sorted(case.right)
+    if right_use == "used":
+        named = "used" if statement["used"] == expected else f"named {statement['used']}"
+        return [("missing", "used", named)]
+    return [("missing", wrong_use, uses[case.wrong])]
+
+
+def format_share(hits: int, n: int) -> str:
+    """Format a share with its Wilson interval."""
+    if not n:
+        return "–"
+    interval = binomtest(hits, n).proportion_ci(method="wilson")
+    return f"{hits / n:.3f} ({hits}/{n}) [{interval.low:.2f}, {interval.high:.2f}]"
+
+
+def print_results(records: list[dict[str, Any]]) -> None:
+    """Print the accuracy by class and by type, and all errors."""
+    for title, counted in (
+        ("if the model would write the statement", [r for r in records if r["is_written"]]),
+        ("all statements", records),
+    ):
+        results = [
+            (record["kind"], *result)
+            for record in counted
+            for statement in record["results"]
+            for result in statement
+        ]
+        decided = [r for r in results if r[3] != "cannot say"]
+        print(f"\n{title}: {len(results)} citations of {len(counted)} statements")
+        print(f"  decided: {format_share(len(decided), len(results))}")
+        groups: dict[str, list[Any]] = {"all decided": decided}
+        groups["used, other, unused"] = [r for r in decided if r[2] != "known anyway"]
+        for use in ("used", "another source was used", "unused", "known anyway"):
+            groups[use] = [r for r in decided if r[2] == use]
+        for kind in TRUE_USES:
+            groups[kind] = [r for r in decided if r[0] == kind]
+        for marker in ("right", "wrong", "missing"):
+            groups[f"{marker} marker"] = [r for r in decided if r[1] == marker]
+        for name, group in groups.items():
+            print(f"  {name:26s} {format_share(sum(r[2] == r[3] for r in group), len(group))}")
+        confusion = Counter((truth, use) for _, _, truth, use in results if truth != use)
+        print("  errors and undecided (truth, result, count)")
+        for (truth, use), count in confusion.most_common():
+            kinds = Counter(r[0] for r in results if r[2:] == (truth, use))
+            print(f"    {truth:24s} {use:24s} {count:3d}  {dict(kinds)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model")
+    parser.add_argument("--gguf-file")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--output", type=Path)
+    arguments = parser.parse_args()
+    options = {"gguf_file": arguments.gguf_file} if arguments.gguf_file else {}
+    tokenizer = AutoTokenizer.from_pretrained(arguments.model, **options)
+    model = AutoModelForCausalLM.from_pretrained(
+        arguments.model, dtype=torch.float32, **options
+    ).eval()
+    start = time.process_time()
+    cases = make_cases(model, tokenizer, arguments.seed, arguments.scale)
+    written = answer_questions(
+        model,
+        tokenizer,
+        [case.question for case in cases],
+        [case.passages for case in cases],
+    )
+    print(f"{len(cases)} answers planted in {time.process_time() - start:.0f} CPU s")
+    rows = [
+        {"passages": case.passages, "question": case.question, "answer": case.answer}
+        for case in cases
+    ]
+    start = time.process_time()
+    report = cite(model, tokenizer, rows, progress=False)
+    seconds = time.process_time() - start
+    answers = json.loads(report.to_json())["answers"]
+    n_statements = sum(len(answer["statements"]) for answer in answers)
+    print(f"{n_statements} statements in {seconds:.0f} CPU s, {seconds / n_statements:.2f} s each")
+    records = []
+    half_known: Counter[str] = Counter()
+    for case, answer, greedy in zip(cases, answers, written, strict=True):
+        record = {"kind": case.kind, "right": case.right, "wrong": case.wrong, **answer}
+        record["has_markers"], record["greedy"] = case.has_markers, greedy
+        # The model need not write a nowhere statement, since no passage contains it.
+        record["is_written"] = case.kind == "nowhere" or case.value in greedy
+        if case.kind == "half known":
+            entries = answer["statements"][0]["passages"]
+            half_known[entries[case.right[0] - 1]["use"]] += 1
+            record["results"] = []
+        else:
+            record["results"] = [list_results(case, s) for s in answer["statements"]]
+        records.append(record)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(records, ensure_ascii=False, indent=1))
+    print_results([record for record in records if record["kind"] != "half known"])
+    print(f"\nhalf known facts, class of the passage that contains them: {dict(half_known)}")
+    dependent = [
+        statement for record in records for statement in record["statements"] if statement["used"]
+    ]
+    agreeing = np.array([s["attended_passage"] in s["used"] for s in dependent])
+    print(
+        f"attention ranks a used passage first: {format_share(int(agreeing.sum()), len(agreeing))}"
+    )
+
+
+if __name__ == "__main__":
+    main()
