@@ -21,7 +21,8 @@ from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.functional.fingerprint import hash_tensors
-from hf_attnprobe.inference.encoding import ImageReader
+from hf_attnprobe.inference.encoding import ImageReader, InputReader
+from hf_attnprobe.inference.instances import InstanceReader
 
 
 if TYPE_CHECKING:
@@ -163,8 +164,10 @@ def _hash_configuration(model: nn.Module) -> str:
     return hash_json([_remove_origin_settings(settings), hash_tensors(unsaved_buffers)])
 
 
-def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
-    """Hash a tokenizer's settings and vocabulary, or an image processor's settings."""
+def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | InputReader) -> str:
+    """Hash a tokenizer's settings and vocabulary, or the settings of a reader of images or bags."""
+    if isinstance(tokenizer, InstanceReader):
+        return hash_json([tokenizer.column, tokenizer.feature_size, tokenizer.n_items])
     if isinstance(tokenizer, ImageReader):
         get_settings = getattr(tokenizer.processor, "to_dict", dict)
         return hash_json(_remove_origin_settings(get_settings()))

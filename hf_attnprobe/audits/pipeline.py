@@ -407,6 +407,8 @@ def build_provenance(
         provenance["left_out"] = dict(left_out)
     if adapter.unit == "sentence":
         provenance["units"] = "sentences"
+    if adapter.instance_column is not None:
+        provenance["instance"] = adapter.unit
     if adapter.prediction.kind == "answer":
         provenance["units"] = f"{adapter.unit}s of the prompt"
     if adapter.segment is not None:

@@ -108,6 +108,7 @@ class Provenance(TypedDict, total=False):
         sharpness: Factor on the logits for the standard temperature.
         segment: The tested text in each pair; None for both texts.
         unit_of_number: Unit in which a regression model predicts.
+        instance: Name of one instance, such as "patch"; only if the inputs are bags.
         skipped_empty: Number of texts without tokens, which were skipped.
         truncated: Number of texts that were cut because they are too long for the model.
         unknown_tokens: Share of tokens that are not in the vocabulary.
@@ -132,6 +133,7 @@ class Provenance(TypedDict, total=False):
     sharpness: float
     segment: str | None
     unit_of_number: str
+    instance: str
     skipped_empty: int
     truncated: int
     unknown_tokens: float
