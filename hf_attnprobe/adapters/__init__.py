@@ -22,6 +22,7 @@ from hf_attnprobe.adapters.classifier.adapter import (
     ClassifierAdapter,
     SingleHeadAdapter,
 )
+from hf_attnprobe.adapters.classifier.features import FeatureClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
@@ -29,6 +30,7 @@ from hf_attnprobe.adapters.pooling import PoolingAdapter
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     is_hierarchical,
+    reads_features,
     reads_pairs,
     unwrap_peft,
 )
@@ -182,6 +184,9 @@ def describe_instances(model: Any) -> InstanceInputs | None:
         The description; None if the model reads texts or images.
     """
     if isinstance(model, nn.Module):
+        config = getattr(unwrap_peft(model), "config", None)
+        if reads_features(config):
+            return InstanceInputs("features", config.feature_size)
         adapter = _find_registered_factory(model)
     else:
         adapter = model
@@ -235,7 +240,7 @@ def _wrap_attention_classifier(
     dtype: torch.dtype = torch.float64,
     mask_id: int | None = None,
     **ignored_options: Any,
-) -> SingleHeadAdapter:
+) -> SingleHeadAdapter | FeatureClassifierAdapter:
     """Create the adapter for an attention classifier of this package.
 
     There are separate adapters for hierarchical models and for models that read text pairs.
@@ -250,6 +255,8 @@ def _wrap_attention_classifier(
             "this model cannot be audited, because it uses another model's attention "
             "(attention='guided'); audit the other model"
         )
+    if reads_features(model.config):
+        return FeatureClassifierAdapter(model, dtype=dtype)
     adapter_class: type[SingleHeadAdapter] = ClassifierAdapter
     if is_hierarchical(model.config):
         adapter_class = HierarchicalAdapter

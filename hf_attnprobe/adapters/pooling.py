@@ -125,9 +125,10 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         self.dtype = dtype
         # A state of zeros, `[1, width]`. Its width is known after the first forward pass.
         self._zero_state: Tensor | None = None
-        if label_names is not None:
-            self.label_names = list(label_names)
-        if len(getattr(self, "label_names", ())) < 2:
+        if label_names is None:
+            label_names = getattr(type(self), "label_names", ())
+        self.label_names = list(label_names)
+        if len(self.label_names) < 2:
             raise AttnProbeError(
                 f"{type(self).__name__} needs the names of at least two classes. Set the class "
                 "attribute label_names, or pass label_names=[…]."
@@ -277,9 +278,7 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         self._zero_state = torch.zeros_like(states[:1, 0])
         attention = self._add_head_axis(self.attend(states, batch.mask))
         probs = self._convert_to_probs(self.predict(attention, states, batch.mask))
-        return Observation(
-            self, batch, probs, (attention[:, :, None],), BagState(vectors, states)
-        )
+        return Observation(self, batch, probs, (attention[:, :, None],), BagState(vectors, states))
 
     def get_visible_keys(self, observation: Observation, layer: int) -> Tensor:
         """Return whether each instance can receive attention, bool `[batch, 1, instances]`."""
@@ -321,7 +320,9 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
             all_scores = self._add_head_axis(self.score(state.states, mask))[..., half]
             is_real_score = is_real[:, None].expand_as(scores)
             has_same_states = _is_close(states[is_real], expected[is_real])
-            if not has_same_states or not _is_close(scores[is_real_score], all_scores[is_real_score]):
+            if not has_same_states or not _is_close(
+                scores[is_real_score], all_scores[is_real_score]
+            ):
                 raise AttnProbeError(
                     f"the state or the score of a {self.unit} depends on the other instances of its "
                     f"bag, but {type(self).__name__}.mixes_instances is False. Set "
@@ -734,7 +735,9 @@ def _pool_edited(
     if not is_small.all():
         rows = changed[~is_small][:, None]
         if new_scores is None or new_states is None:
-            pooled[~is_small] = compute_masked_softmax(scores.expand(len(rows), -1, -1), ~rows) @ states
+            pooled[~is_small] = (
+                compute_masked_softmax(scores.expand(len(rows), -1, -1), ~rows) @ states
+            )
         else:
             edited_weights = torch.where(rows, new_scores, scores).softmax(-1)
             old_part = (edited_weights * ~rows) @ states

@@ -48,7 +48,6 @@ from hf_attnprobe.core.hardware import has_native_bfloat16
 from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
-    ImageReader,
     InputReader,
     accepts_images,
     find_mask_id,

@@ -60,7 +60,13 @@ from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
-from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text, TokenizedSplit, has_rationales
+from hf_attnprobe.inference.encoding import (
+    ImageReader,
+    InputReader,
+    Text,
+    TokenizedSplit,
+    has_rationales,
+)
 from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.inference.labels import compute_label_spread
 from hf_attnprobe.inference.model_inputs import choose_model_inputs, list_missing_inputs
@@ -370,11 +376,12 @@ def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> di
         AttnProbeError: If the model reads a column that an audit cannot pass.
     """
     adapter = audited_model.adapter
+    if isinstance(audited_model.tokenizer, InstanceReader):
+        # The bags are the model's only input, and they are read with the labels.
+        return {}
     reason = None
     if not isinstance(adapter, TransformerAdapter):
         reason = "this type of model only reads texts"
-    elif isinstance(audited_model.tokenizer, InstanceReader):
-        reason = "a model for bags only reads instances"
     elif isinstance(audited_model.tokenizer, ImageReader):
         reason = "a model for images only reads pixels"
     elif adapter.prediction.kind == "choice":
@@ -428,9 +435,8 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
     """
     audited_model, options = loaded.audited_model, loaded.options
     reads_instances = isinstance(audited_model.tokenizer, InstanceReader)
-    has_usable_rationales = (
-        has_rationales(loaded.examples, audited_model.adapter.unit)
-        and (audited_model.tokenizer.is_fast or reads_instances)
+    has_usable_rationales = has_rationales(loaded.examples, audited_model.adapter.unit) and (
+        audited_model.tokenizer.is_fast or reads_instances
     )
     selection = select_tests_and_sites(
         audited_model.adapter, loaded.requested_tests, has_usable_rationales, options

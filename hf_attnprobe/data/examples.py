@@ -532,6 +532,9 @@ def _find_bags(source: "datasets.Dataset", recipe: Recipe) -> str | None:
                 "because an example is either a bag of instances or a text. Leave out one of them."
             )
         return recipe.instance_column
+    # A split that was loaded before has an empty column of texts next to its bags.
+    if (source.info.description or "").startswith(DESCRIPTION_PREFIX):
+        return find_instance_column(source.column_names)
     has_images = find_image_column(source.column_names) is not None
     if recipe.text_column or recipe.text_pair_column or has_images:
         return None

@@ -201,9 +201,7 @@ def _describe_cell(cell: Any) -> str:
     return format_short(cell)
 
 
-def _check_same_size(
-    bags: "Sequence[np.ndarray]", column: str, rows: Sequence[int]
-) -> None:
+def _check_same_size(bags: "Sequence[np.ndarray]", column: str, rows: Sequence[int]) -> None:
     """Raise AttnProbeError if two bags have vectors of different sizes."""
     for bag, row in zip(bags, rows, strict=True):
         if bag.shape[1] != bags[0].shape[1]:

@@ -215,9 +215,7 @@ def _has_bag_files(folder: Path) -> bool:
     return folder.is_dir() and any(path.suffix.lower() in BAG_READERS for path in folder.rglob("*"))
 
 
-def _read_label_tables(
-    folder: Path, split: str, recipe: Recipe
-) -> "dict[str, datasets.Dataset]":
+def _read_label_tables(folder: Path, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
     """Read the tables with the labels in a folder with bags.
 
     The folder has one table, or one for each split, such as train.csv and test.csv.

@@ -222,7 +222,9 @@ def describe_units(report: AuditResult) -> list[str]:
     notes = []
     columns = report.provenance.get("text_columns", "")
     if report.instance is not None:
-        notes.append(f"The column {columns} contains bags. The model attends to their {form_plural(report.instance)}.")
+        notes.append(
+            f"The column {columns} contains bags. The model attends to their {form_plural(report.instance)}."
+        )
     elif columns not in ("", "text", "sentence"):
         notes.append(f"Columns that contain the texts: {columns}.")
     if report.provenance.get("attended") == "text":

@@ -39,7 +39,7 @@ class Branches(nn.Module):
 
 
 class BranchAdapter(PoolingAdapter):
-    label_names = ["negative", "positive"]
+    label_names = ("negative", "positive")
     n_heads = 2
 
     def score(self, states, mask):
@@ -59,7 +59,7 @@ class Items(nn.Module):
 
 
 class ItemAdapter(PoolingAdapter):
-    label_names = ["negative", "positive"]
+    label_names = ("negative", "positive")
     instance_column = "items"
 
     def embed(self, inputs):
@@ -140,9 +140,7 @@ def test_deleting_and_exchanging_equal_passes_over_edited_bags(adapter):
         edited = bag.clone()
         for position, donor in donors.items():
             edited[position] = donor
-        torch.testing.assert_close(
-            exchanged, run_alone(adapter, edited), rtol=1e-10, atol=1e-12
-        )
+        torch.testing.assert_close(exchanged, run_alone(adapter, edited), rtol=1e-10, atol=1e-12)
 
 
 def test_replay_uses_the_given_weights():

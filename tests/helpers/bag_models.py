@@ -19,7 +19,9 @@ class GatedPooling(nn.Module):
         self.score_map, self.head = nn.Linear(hidden, 1), nn.Linear(width, n_classes)
 
     def score(self, vectors):
-        return self.score_map(self.tanh_map(vectors).tanh() * self.gate_map(vectors).sigmoid())[..., 0]
+        return self.score_map(self.tanh_map(vectors).tanh() * self.gate_map(vectors).sigmoid())[
+            ..., 0
+        ]
 
     def forward(self, vectors, mask):
         weights = self.score(vectors).masked_fill(~mask, -torch.inf).softmax(-1)
@@ -27,7 +29,7 @@ class GatedPooling(nn.Module):
 
 
 class GatedAdapter(PoolingAdapter):
-    label_names = ["negative", "positive"]
+    label_names = ("negative", "positive")
     unit = "patch"
     has_linear_head = True
 
