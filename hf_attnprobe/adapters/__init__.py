@@ -26,7 +26,6 @@ from hf_attnprobe.adapters.classifier.features import FeatureClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
-from hf_attnprobe.adapters.pooling import PoolingAdapter
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     is_hierarchical,

@@ -7,6 +7,7 @@ instance). A cell contains the bag itself, or the path of a file with its featur
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +93,7 @@ def read_instances(
             coordinates = [file["coordinates"] for file in files]
     name = "items" if column == "items" or _is_item_list(first_cell) else "features"
     convert = _convert_items if name == "items" else _convert_matrix
-    bags = [convert(cell, column, row) for cell, row in zip(cells, rows, strict=True)]
+    bags: list[Any] = [convert(cell, column, row) for cell, row in zip(cells, rows, strict=True)]
     table: dict[str, list[Any]] = {name: bags}
     if name == "features":
         _check_same_size(bags, column, rows)
@@ -261,7 +262,7 @@ def _read_safetensors(path: Path) -> "dict[str, np.ndarray]":
 def _read_hdf5(path: Path) -> "dict[str, np.ndarray]":
     """Read all arrays at the top level of an HDF5 file."""
     try:
-        import h5py
+        h5py = import_module("h5py")
     except ImportError as error:
         raise AttnProbeError(
             f"reading {path} needs the package h5py. Install it with `pip install h5py`, or save the "

@@ -71,7 +71,7 @@ def test_the_rows_hold_the_modules_own_predictions(report):
     for bag in bags["features"]:
         features = torch.tensor(bag, dtype=torch.float64)[None]
         logits = module(features, torch.ones(1, features.shape[1], dtype=torch.bool))
-        expected.append(float(logits.softmax(-1).max()))
+        expected.append(float(logits.detach().softmax(-1).max()))
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
 
 
@@ -80,7 +80,7 @@ def test_train_and_audit_a_parquet_file(tmp_path):
     data = Data(str(tmp_path / "bags.parquet"), holdout=0.3, unit="visit")
     options = TrainingOptions(epochs=3, learning_rate=0.01)
     trained = train(data, output_dir=tmp_path / "model", options=options, progress=False)
-    assert trained.tokenizer is None and trained.metrics["test_accuracy"] > 0.8
+    assert trained.tokenizer is None and trained.metrics["test_roc_auc"] > 0.9
     folder = tmp_path / "audit"
     report = audit(str(tmp_path / "model"), data, output_dir=folder, progress=False)
     assert "visits" in str(report) and (folder / "report.html").exists()
