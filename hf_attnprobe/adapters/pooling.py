@@ -549,6 +549,11 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         state = observation.state
         vectors, states = state.vectors[bag, positions], state.states[bag, positions]
         replacement = None if new_vectors is None else new_vectors[bag, positions]
+        # Many sets are requested for the same bags, so their scores are computed once.
+        scores = observation.remember(
+            "attention scores",
+            lambda: self._add_head_axis(self.score(state.states, observation.batch.mask)),
+        )[bag][:, positions]
         changed = changed[:, positions]
         probs = observation.probs[bag].repeat(len(changed), 1)
         # The output of a bag without a changed instance is known.
@@ -559,7 +564,7 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
                 probs[is_empty] = self._compute_empty_probs(states)
             is_edited &= ~is_empty
         if is_edited.any():
-            edited = compute_bag(_Bag(vectors, states, replacement), changed[is_edited])
+            edited = compute_bag(_Bag(vectors, states, scores, replacement), changed[is_edited])
             probs[is_edited] = edited
         return probs
 
@@ -602,7 +607,7 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         set removes their terms from both sums, and exchanging them adds new terms.
         """
         everything = torch.ones_like(changed[:1])
-        scores = self._add_head_axis(self.score(bag.states[None], everything))[0]
+        scores = bag.scores
         new_scores, new_states = None, None
         if bag.replacement is not None:
             new_states = self.encode(bag.replacement[None], everything)[0]
@@ -657,11 +662,13 @@ class _Bag(NamedTuple):
     Attributes:
         vectors: Vectors `[instances, size]`.
         states: States `[instances, width]`.
+        scores: Attention scores `[heads, instances]`.
         replacement: New vectors `[instances, size]`; None if instances are deleted.
     """
 
     vectors: Tensor
     states: Tensor
+    scores: Tensor
     replacement: Tensor | None
 
 
