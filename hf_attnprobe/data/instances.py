@@ -8,6 +8,7 @@ instance). A cell contains the bag itself, or the path of a file with its featur
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -261,13 +262,7 @@ def _read_safetensors(path: Path) -> "dict[str, np.ndarray]":
 
 def _read_hdf5(path: Path) -> "dict[str, np.ndarray]":
     """Read all arrays at the top level of an HDF5 file."""
-    try:
-        h5py = import_module("h5py")
-    except ImportError as error:
-        raise AttnProbeError(
-            f"reading {path} needs the package h5py. Install it with `pip install h5py`, or save the "
-            "features as .npy."
-        ) from error
+    h5py = import_module("h5py")
     with h5py.File(path, "r") as file:
         return {name: item[()] for name, item in file.items() if isinstance(item, h5py.Dataset)}
 
@@ -306,10 +301,13 @@ def _read_bag_file(cell: Any, column: str, row: int) -> "dict[str, np.ndarray]":
             f"the file {path} in row {row} of column {column!r} does not exist. Paths are relative to "
             "the folder of the table."
         )
+    if BAG_READERS[suffix] is _read_hdf5 and find_spec("h5py") is None:
+        raise AttnProbeError(
+            f"reading {path} needs the package h5py. Install it with `pip install h5py`, or save the "
+            "features as .npy."
+        )
     try:
         arrays = BAG_READERS[suffix](path)
-    except AttnProbeError:
-        raise
     # The libraries raise many types of exceptions for damaged files.
     except Exception as error:
         reason = " ".join(str(error).split())[:160]

@@ -106,6 +106,9 @@ def test_wrong_files_sizes_and_columns_are_refused(bags, tmp_path):
     np.save(pickled, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with refuses("cannot read the bag"):
         load_examples([{"features": str(pickled), "label": 0}], "test")
+    (tmp_path / "bag.h5").write_bytes(b"")
+    with refuses("h5py|cannot read the bag"):
+        load_examples([{"features": str(tmp_path / "bag.h5"), "label": 0}], "test")
     with refuses("no column 'h'"):
         load_examples(make_rows(bags), "test", instance_column="h")
     with refuses("text column"):
