@@ -185,7 +185,7 @@ def describe_instances(model: Any) -> InstanceInputs | None:
     if isinstance(model, nn.Module):
         config = getattr(unwrap_peft(model), "config", None)
         if reads_features(config):
-            return InstanceInputs("features", config.feature_size)
+            return InstanceInputs("features", getattr(config, "feature_size", None))
         adapter = _find_registered_factory(model)
     else:
         adapter = model

@@ -21,7 +21,7 @@ from hf_attnprobe.data.examples import compute_dataset_fingerprint
 from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.functional.fingerprint import hash_tensors
-from hf_attnprobe.inference.encoding import ImageReader, InputReader
+from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.instances import InstanceReader
 
 
@@ -168,8 +168,8 @@ def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | InputReader) -> str:
     """Hash a tokenizer's settings and vocabulary, or the settings of a reader of images or bags."""
     if isinstance(tokenizer, InstanceReader):
         return hash_json([tokenizer.column, tokenizer.feature_size, tokenizer.n_items])
-    if isinstance(tokenizer, ImageReader):
-        get_settings = getattr(tokenizer.processor, "to_dict", dict)
+    if isinstance(tokenizer, InputReader):
+        get_settings = getattr(getattr(tokenizer, "processor", None), "to_dict", dict)
         return hash_json(_remove_origin_settings(get_settings()))
     if tokenizer.is_fast:
         # Truncation and padding depend on the last call, so they are not part of the identity.

@@ -1,5 +1,7 @@
 """Adapter for the attention classifiers that read bags of features instead of texts."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,8 @@ class FeatureClassifierAdapter(PoolingAdapter):
 
     def run_module(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Compute the logits with the original model, `[batch, classes]`."""
-        model = self.user_model
+        model: Any = self.user_model
+        dtype: torch.dtype = model.dtype
         with use_eval_mode(model):
-            output = model(features=inputs.to(model.dtype), attention_mask=mask.long())
+            output = model(features=inputs.to(dtype), attention_mask=mask.long())
         return output.logits
