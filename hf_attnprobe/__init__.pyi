@@ -2,6 +2,7 @@
 
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap
+from hf_attnprobe.adapters.pooling import PoolingAdapter as PoolingAdapter
 from hf_attnprobe.audits.api import audit as audit
 from hf_attnprobe.audits.api import evaluate_scores as evaluate_scores
 from hf_attnprobe.audits.compare import compare as compare

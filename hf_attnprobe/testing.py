@@ -477,7 +477,8 @@ def _remove_first_token(single: Batch) -> tuple[int, Batch] | None:
     positions = torch.arange(shape[1], device=single.mask.device)[None]
     units = inputs.pop("units", positions)
     is_token = inputs.get("attention_mask", single.mask)
-    same_width = all(value.shape == shape for value in inputs.values())
+    # The vectors of a bag's instances are the only input with more than one number per position.
+    same_width = all(value.shape == shape or name == "features" for name, value in inputs.items())
     is_padded = not is_token.bool().all()
     if not same_width or is_padded or not torch.equal(units, positions) or shape[1] < 2:
         return None

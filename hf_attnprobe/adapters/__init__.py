@@ -6,13 +6,14 @@ models. Start reading with `wrap` in this file and with the interface in `hf_att
 - `transformer`: Transformers with a classification head, and other task heads.
 - `language_model`: decoders that answer from a passage.
 - `classifier`: attention classifiers that are included in hf_attnprobe.
+- `pooling`: base class for modules that pool a bag of instances by attention.
 - `deletion`: erasing tokens from texts and running the model again.
 - `pretrained`: properties that all Transformers models have, such as labels and length limits.
 - `wrappers`: the model inside `DataParallel`, `torch.compile`, a `Trainer` and similar objects.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,12 +22,14 @@ from hf_attnprobe.adapters.classifier.adapter import (
     ClassifierAdapter,
     SingleHeadAdapter,
 )
+from hf_attnprobe.adapters.classifier.features import FeatureClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     is_hierarchical,
+    reads_features,
     reads_pairs,
     unwrap_peft,
 )
@@ -156,6 +159,43 @@ def adapt_model(model: nn.Module) -> nn.Module:
     return adapt_module(model)
 
 
+class InstanceInputs(NamedTuple):
+    """Bags that a model reads.
+
+    Attributes:
+        column: "features" or "items".
+        feature_size: Size of the vectors; None for any size.
+        n_items: Number of different integers that the model embeds; None if it is unknown.
+    """
+
+    column: str
+    feature_size: int | None = None
+    n_items: int | None = None
+
+
+def describe_instances(model: Any) -> InstanceInputs | None:
+    """Describe the bags that a model reads, without creating an adapter.
+
+    Args:
+        model: A loaded model or an adapter.
+
+    Returns:
+        The description; None if the model reads texts or images.
+    """
+    if isinstance(model, nn.Module):
+        config = getattr(unwrap_peft(model), "config", None)
+        if reads_features(config):
+            return InstanceInputs("features", getattr(config, "feature_size", None))
+        adapter = _find_registered_factory(model)
+    else:
+        adapter = model
+    column = getattr(adapter, "instance_column", None)
+    if column is None:
+        return None
+    n_items = getattr(adapter, "n_embeddings", None) if column == "items" else None
+    return InstanceInputs(column, getattr(adapter, "feature_size", None), n_items)
+
+
 def _find_registered_factory(model: nn.Module) -> AdapterFactory | None:
     """Find the registered factory for a model's class or for its model type, or return None."""
     for model_class in type(model).__mro__:
@@ -199,7 +239,7 @@ def _wrap_attention_classifier(
     dtype: torch.dtype = torch.float64,
     mask_id: int | None = None,
     **ignored_options: Any,
-) -> SingleHeadAdapter:
+) -> SingleHeadAdapter | FeatureClassifierAdapter:
     """Create the adapter for an attention classifier of this package.
 
     There are separate adapters for hierarchical models and for models that read text pairs.
@@ -214,6 +254,8 @@ def _wrap_attention_classifier(
             "this model cannot be audited, because it uses another model's attention "
             "(attention='guided'); audit the other model"
         )
+    if reads_features(model.config):
+        return FeatureClassifierAdapter(model, dtype=dtype)
     adapter_class: type[SingleHeadAdapter] = ClassifierAdapter
     if is_hierarchical(model.config):
         adapter_class = HierarchicalAdapter

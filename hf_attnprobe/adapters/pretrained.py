@@ -338,6 +338,17 @@ def reads_pairs(config: PreTrainedConfig) -> bool:
     return _is_attention_classifier(config) and bool(getattr(config, "query_encoder", False))
 
 
+def reads_features(config: Any) -> bool:
+    """Check whether a model is an attention classifier that reads bags of features.
+
+    Args:
+        config: Model configuration; None if the model has none.
+    """
+    model_type = getattr(config, "model_type", None)
+    is_classifier = model_type == AttentionClassifierConfig.model_type
+    return is_classifier and getattr(config, "inputs", "tokens") == "features"
+
+
 def _is_attention_classifier(config: PreTrainedConfig) -> bool:
     """Check whether a configuration belongs to a built-in attention classifier."""
     return config.model_type == AttentionClassifierConfig.model_type

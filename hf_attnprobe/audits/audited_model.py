@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from hf_attnprobe.adapters import adapt_model, wrap
+from hf_attnprobe.adapters import adapt_model, describe_instances, wrap
 from hf_attnprobe.adapters.pretrained import unwrap_peft
 from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import get_embeddings_module
@@ -48,11 +48,12 @@ from hf_attnprobe.core.hardware import has_native_bfloat16
 from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
-    ImageReader,
+    InputReader,
     accepts_images,
     find_mask_id,
     make_image_reader,
 )
+from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.protocol import AttentionModelBase
 
 
@@ -92,7 +93,7 @@ class AuditedModel:
     Attributes:
         name: Model name: a folder, a Hub id or a class.
         adapter: The adapter, which runs the model.
-        tokenizer: Tokenizer, or reader of images.
+        tokenizer: Tokenizer, or reader of images or bags.
         origin: Plain data about the weights' origin, for the report's provenance.
         has_number_unit: False if the model predicts a number whose unit is unknown.
         make_float32_adapter: Function that makes a float32 adapter for the same model; None unless
@@ -101,7 +102,7 @@ class AuditedModel:
 
     name: str
     adapter: AttentionModelBase
-    tokenizer: PreTrainedTokenizerBase | ImageReader
+    tokenizer: PreTrainedTokenizerBase | InputReader
     origin: Mapping[str, Any] = field(default_factory=dict)
     has_number_unit: bool = True
     make_float32_adapter: Callable[[], AttentionModelBase] | None = None
@@ -114,13 +115,13 @@ class LoadedModel:
     Attributes:
         name: Model name: a folder, a Hub id or a class.
         model: The module, or an object with a module inside, such as a PEFT model.
-        tokenizer: Tokenizer, or reader of images.
+        tokenizer: Tokenizer, or reader of images or bags.
         origin: Plain data about the weights' origin, for the report's provenance.
     """
 
     name: str
     model: Any
-    tokenizer: PreTrainedTokenizerBase | ImageReader
+    tokenizer: PreTrainedTokenizerBase | InputReader
     origin: Mapping[str, Any]
 
 
@@ -155,7 +156,12 @@ def load_audited_model(
     if isinstance(model, AttentionModelBase):
         adapter_options = ("dtype", "weights", "level", "threshold", "scale")
         _refuse_options(options, adapter_options, "an adapter")
-        loaded = _load_model(model.model, tokenizer)
+        reader = make_instance_reader(model)
+        if reader is None:
+            loaded = _load_model(model.model, tokenizer)
+        else:
+            _refuse_tokenizer(tokenizer)
+            loaded = LoadedModel(type(model.model).__name__, model.model, reader, {})
         _check_tokenizer_fits(loaded, model)
         return AuditedModel(loaded.name, model, loaded.tokenizer, loaded.origin)
     loaded = _load_model(model, tokenizer)
@@ -255,7 +261,8 @@ def _load_model(model: Any, tokenizer: TokenizerLike | None) -> LoadedModel:
     if isinstance(resolved_model, SavedModel):
         return _load_saved_model(resolved_model, tokenizer)
     source = str(getattr(model, "name_or_path", "") or "")
-    if tokenizer is None and not source and not accepts_images(model):
+    reads_text = not accepts_images(model) and make_instance_reader(model) is None
+    if tokenizer is None and not source and reads_text:
         raise AttnProbeError(
             "a model that is passed as an object needs a tokenizer. Add the argument tokenizer=..."
         )
@@ -299,7 +306,7 @@ def _resolve_tokenizer(
     model: Any,
     tokenizer: TokenizerLike | None,
     locate: Callable[[], Origin] | None,
-) -> PreTrainedTokenizerBase | ImageReader:
+) -> PreTrainedTokenizerBase | InputReader:
     """Choose the tokenizer for a loaded model.
 
     The user's tokenizer is used if there is one. Otherwise, the tokenizer that was saved with the
@@ -313,6 +320,10 @@ def _resolve_tokenizer(
     Returns:
         The tokenizer, or the image reader.
     """
+    reader = make_instance_reader(model)
+    if reader is not None:
+        _refuse_tokenizer(tokenizer)
+        return reader
     if accepts_images(model):
         processor = tokenizer
         if not processor and locate:
@@ -328,6 +339,30 @@ def _resolve_tokenizer(
             "AutoTokenizer.from_pretrained(...)."
         )
     return tokenizer
+
+
+def make_instance_reader(model: Any) -> InstanceReader | None:
+    """Make the reader of bags for a model that reads instances.
+
+    Args:
+        model: A loaded model or an adapter.
+
+    Returns:
+        The reader; None if the model reads texts or images.
+    """
+    reads = describe_instances(model)
+    if reads is None:
+        return None
+    return InstanceReader(reads.column, reads.feature_size, reads.n_items)
+
+
+def _refuse_tokenizer(tokenizer: Any) -> None:
+    """Raise AttnProbeError if there is a tokenizer, although the model reads instances."""
+    if tokenizer is not None:
+        raise AttnProbeError(
+            "the model reads bags of instances, which need no tokenizer. Leave out the argument "
+            "tokenizer."
+        )
 
 
 def is_language_model(model: Any) -> bool:
@@ -427,7 +462,7 @@ def _check_weight_values(model: nn.Module) -> None:
 
 def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> None:
     """Check that a tokenizer works and, if the model has a configuration, fits the model."""
-    if isinstance(loaded.tokenizer, ImageReader):
+    if isinstance(loaded.tokenizer, InputReader):
         return
     check_tokenizer(loaded.tokenizer, loaded.name)
     config = getattr(adapter.model, "config", None)
@@ -452,7 +487,7 @@ def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device)
 
 def _find_erasure_id(tokenizer: TokenizerLike, model: nn.Module) -> int | None:
     """Return the id of the token that replaces erased tokens; None if there is no such token."""
-    if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, ImageReader):
+    if not isinstance(model, PreTrainedModel) or isinstance(tokenizer, InputReader):
         return None
     # A masked language model predicts only at its own mask token.
     if type(model).__name__.endswith("ForMaskedLM"):

@@ -19,7 +19,7 @@ from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.text_scores import Explainer, describe_head_mean
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.inference.encoding import ImageReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.plots.highlighted_text import (
     AGREEMENT_REASON,
     DISAGREEMENT_REASON,
@@ -120,10 +120,10 @@ def select_example_texts(
         options: Audit options.
 
     Returns:
-        The examples; empty for images, or if no site was tested.
+        The examples; empty for images and bags, or if no site was tested.
     """
     tokenizer, site = audited_model.tokenizer, choose_displayed_site(rows)
-    if isinstance(tokenizer, ImageReader) or site is None:
+    if isinstance(tokenizer, InputReader) or site is None:
         return ()
     site = site._replace(query=options.query)
     explainer = Explainer(

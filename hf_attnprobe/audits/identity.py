@@ -23,7 +23,8 @@ from hf_attnprobe.data.specs import Answers, Data
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.functional.fingerprint import hash_tensors
 from hf_attnprobe.inference.answers import list_end_tokens
-from hf_attnprobe.inference.encoding import ImageReader
+from hf_attnprobe.inference.encoding import InputReader
+from hf_attnprobe.inference.instances import InstanceReader
 
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ def build_identity(
         "prediction": dataclasses.asdict(adapter.prediction),
     }
     if isinstance(data, Answers):
-        # A model that generates text reads no images.
-        assert not isinstance(audited_model.tokenizer, ImageReader)
+        # A model that generates text reads no images or bags.
+        assert not isinstance(audited_model.tokenizer, InputReader)
         chat_template = getattr(audited_model.tokenizer, "chat_template", None)
         answers: dict[str, Any] = {
             "units": data.units,
@@ -180,10 +181,12 @@ def _hash_configuration(model: nn.Module) -> str:
     return hash_json([_remove_origin_settings(settings), hash_tensors(unsaved_buffers)])
 
 
-def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | ImageReader) -> str:
-    """Hash a tokenizer's settings and vocabulary, or an image processor's settings."""
-    if isinstance(tokenizer, ImageReader):
-        get_settings = getattr(tokenizer.processor, "to_dict", dict)
+def _hash_tokenizer(tokenizer: PreTrainedTokenizerBase | InputReader) -> str:
+    """Hash a tokenizer's settings and vocabulary, or the settings of a reader of images or bags."""
+    if isinstance(tokenizer, InstanceReader):
+        return hash_json([tokenizer.column, tokenizer.feature_size, tokenizer.n_items])
+    if isinstance(tokenizer, InputReader):
+        get_settings = getattr(getattr(tokenizer, "processor", None), "to_dict", dict)
         return hash_json(_remove_origin_settings(get_settings()))
     if tokenizer.is_fast:
         # Truncation and padding depend on the last call, so they are not part of the identity.

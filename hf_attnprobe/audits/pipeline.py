@@ -524,6 +524,8 @@ def build_provenance(
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
     if adapter.unit == "sentence":
         provenance["units"] = "sentences"
+    if adapter.instance_column is not None:
+        provenance["instance"] = adapter.unit
     if adapter.prediction.kind == "answer":
         provenance["units"] = f"{adapter.unit}s of the prompt"
     if adapter.segment is not None:

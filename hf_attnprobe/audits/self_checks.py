@@ -28,7 +28,7 @@ from hf_attnprobe.inference.batching import (
     sort_by_length,
     split_for_model,
 )
-from hf_attnprobe.inference.encoding import ImageReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.protocol import AttentionModelBase, Batch, Observation, Site
 from hf_attnprobe.statistics.sampling import draw_random_order
 from hf_attnprobe.storage.rows import compute_batch_prediction_statistics
@@ -275,7 +275,7 @@ def run_preflight_checks(
     tests: Mapping[str, Options],
     sites: Sequence[Site],
     *,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     rationales: bool,
     target: str | int | None = None,
 ) -> None:
@@ -305,7 +305,7 @@ def run_preflight_checks(
     if adapter.max_batch_size is None:
         longest_text = max(texts, key=lambda text: text.n_tokens)
         check_padding(shortest, collate(adapter, [shortest_text, longest_text], pad_token_id))
-        if not isinstance(tokenizer, ImageReader):
+        if not isinstance(tokenizer, InputReader):
             max_length = adapter.get_max_length(tokenizer) or math.inf
             for n_padding in TESTED_PADDINGS:
                 if shortest_text.n_tokens + n_padding <= max_length:

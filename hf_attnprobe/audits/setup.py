@@ -65,7 +65,14 @@ from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import collate, parse_bytes
 from hf_attnprobe.inference.choices import compute_unknown_share, encode_examples
-from hf_attnprobe.inference.encoding import ImageReader, Text, TokenizedSplit, has_rationales
+from hf_attnprobe.inference.encoding import (
+    ImageReader,
+    InputReader,
+    Text,
+    TokenizedSplit,
+    has_rationales,
+)
+from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.inference.labels import compute_label_spread
 from hf_attnprobe.inference.model_inputs import choose_model_inputs, list_missing_inputs
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
@@ -335,6 +342,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         spread=label_spread,
         unit=data.units if isinstance(data, Answers) else None,
     )
+    _set_unit(audited_model, data)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)
         if model_inputs:
@@ -359,6 +367,27 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     )
 
 
+def _set_unit(audited_model: AuditedModel, data: Data) -> None:
+    """Store the user's name of an instance, such as "patch", in the adapter.
+
+    Raises:
+        AttnProbeError: If the model reads texts or images, which have units of their own.
+    """
+    if data.unit is None:
+        return
+    if not isinstance(audited_model.tokenizer, InstanceReader):
+        raise AttnProbeError(
+            f"--unit {data.unit!r} names an instance of a bag, but this model reads texts or images. "
+            "Leave out --unit."
+        )
+    if not data.unit.isalpha() or not data.unit.islower():
+        raise AttnProbeError(
+            f"--unit must be one noun in lower case and in the singular, such as patch, got "
+            f"{data.unit!r}"
+        )
+    audited_model.adapter.unit = data.unit
+
+
 def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> dict[str, str]:
     """Choose the columns that a model reads in addition to its texts, by input name.
 
@@ -366,6 +395,9 @@ def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> di
         AttnProbeError: If the model reads a column that an audit cannot pass.
     """
     adapter = audited_model.adapter
+    if isinstance(audited_model.tokenizer, InstanceReader):
+        # The bags are the model's only input, and they are read with the labels.
+        return {}
     reason = None
     if not isinstance(adapter, TransformerAdapter):
         reason = "this type of model only reads texts"
@@ -421,9 +453,9 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
             texts.
     """
     audited_model, options = loaded.audited_model, loaded.options
-    has_usable_rationales = (
-        has_rationales(loaded.examples, audited_model.adapter.unit)
-        and audited_model.tokenizer.is_fast
+    reads_instances = isinstance(audited_model.tokenizer, InstanceReader)
+    has_usable_rationales = has_rationales(loaded.examples, audited_model.adapter.unit) and (
+        audited_model.tokenizer.is_fast or reads_instances
     )
     selection = select_tests_and_sites(
         audited_model.adapter, loaded.requested_tests, has_usable_rationales, options
@@ -511,7 +543,7 @@ def encode_audit(
     split_examples, selected_examples = loaded.examples, selected.examples
     if isinstance(data, Answers):
         # A model that generates text reads no images.
-        assert not isinstance(tokenizer, ImageReader)
+        assert not isinstance(tokenizer, InputReader)
         selected_examples = prepare_prompts(
             selected_examples,
             data,
@@ -624,10 +656,10 @@ def _attach_user_scores(
 ) -> TokenizedSplit:
     """Attach another explainer's scores to the units in the encoded texts."""
     tokenizer = audited_model.tokenizer
-    if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
+    if isinstance(tokenizer, InputReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated only for text classifiers and language models, not for images "
-            "or texts with choices"
+            "scores can be evaluated only for text classifiers and language models, not for images, "
+            "bags or texts with choices"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
     string_by_id = {}

@@ -22,6 +22,7 @@ from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.site_selection import AuditSelection, check_query
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import has_images, read_column
+from hf_attnprobe.data.instances import has_instances
 from hf_attnprobe.faithfulness.exchange import collect_unit_donors
 from hf_attnprobe.faithfulness.interchange import collect_donors
 from hf_attnprobe.faithfulness.registry import load_tests
@@ -32,7 +33,7 @@ from hf_attnprobe.inference.batching import (
     split_for_model,
 )
 from hf_attnprobe.inference.choices import encode_examples
-from hf_attnprobe.inference.encoding import ImageReader, Text, get_second_texts
+from hf_attnprobe.inference.encoding import InputReader, Text, get_second_texts
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
@@ -82,7 +83,7 @@ def is_needed(requirement: str, tests: Iterable[str]) -> bool:
 
 def set_sharpness(
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     examples: "datasets.Dataset",
 ) -> None:
     """Compute a model's standard temperature and store it in the adapter.
@@ -139,7 +140,7 @@ def set_sharpness(
 
 def set_reference(
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     examples: "datasets.Dataset",
     tests: Iterable[str],
 ) -> None:
@@ -235,13 +236,13 @@ def set_unit_donors(
 
 def _sample_texts(
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     examples: "datasets.Dataset",
     n_texts: int,
 ) -> list[Text]:
     """Draw nonblank texts from the split by id hash, and encode them in id order."""
     ids = read_column(examples, "example_id")
-    if has_images(examples):
+    if has_images(examples) or has_instances(examples):
         rows = list(range(len(ids)))
     else:
         second_texts = get_second_texts(examples) or [""] * len(ids)
@@ -256,7 +257,7 @@ def _sample_texts(
 
 def _batch_by_length(
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     texts: Sequence[Text],
 ) -> Iterator[Batch]:
     """Yield collated batches, with the shortest texts first."""

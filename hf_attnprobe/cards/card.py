@@ -73,6 +73,7 @@ Fields in braces are replaced by the values of the configuration.
 """
 ATTENTION_PHRASES = {
     "additive": "additive (Bahdanau et al. 2015)",
+    "gated": "gated (Ilse et al. 2018)",
     "dot_product": "scaled dot product",
     "uniform": "uniform (all tokens have the same weight; nothing is learned)",
     "guided": "guided (the weights are an input; nothing is learned)",

@@ -8,9 +8,9 @@ the functions, so that ``--help`` is fast.
 import argparse
 import json
 import logging
+import math
 import os
 import socket
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress

@@ -35,6 +35,15 @@ from hf_attnprobe.data.columns import (
     read_images,
     read_text_columns,
 )
+from hf_attnprobe.data.instances import (
+    COORDINATES_COLUMN,
+    INSTANCE_COLUMNS,
+    choose_instance_column,
+    compute_bag_digest,
+    find_instance_column,
+    iterate_bags,
+    read_instances,
+)
 from hf_attnprobe.data.labels import (
     Labels,
     convert_to_names,
@@ -124,6 +133,7 @@ def load_examples(  # noqa: PLR0913
     *,
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
+    instance_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
     holdout: float | None = None,
@@ -144,6 +154,8 @@ def load_examples(  # noqa: PLR0913
             values. Default: the recipe's column, otherwise a usual pair such as `premise` and
             `hypothesis`, otherwise `text` or `sentence`, otherwise the words in `tokens`.
         text_pair_column: column with the second texts, which the tokenizer pairs with the first.
+        instance_column: column with bags of instances, for data that are not texts. Default: if the
+            data has no texts, `features` or `items`.
         label_column: label column, or several columns of 0 and 1, one per label. Default:
             the recipe's column, otherwise `label` or `labels`.
         labels: new label names as ``data=model``; ``data=`` makes texts with this label unlabelled.
@@ -178,6 +190,9 @@ def load_examples(  # noqa: PLR0913
           with an exclusive end, and -1 for no answer; read from columns with these names or from
           `answers` in SQuAD's format;
         - `pixel_values`, `image` or `img`: images, if the data has no texts;
+        - `features` or `items`: bags of instances, if the data has no texts. A bag in `features` is
+          a matrix `[instances, size]`, and a bag in `items` is a list of integers. `coordinates` has
+          one position per instance, if the source has this column;
         - `choices` (list of string): the texts to choose from in multiple-choice questions, whose
           label is the index of the correct choice.
 
@@ -200,6 +215,7 @@ def load_examples(  # noqa: PLR0913
         split,
         text_column=text_column,
         text_pair_column=text_pair_column,
+        instance_column=instance_column,
         label_column=label_column,
         labels=labels,
         holdout=holdout,
@@ -403,11 +419,13 @@ def read_split(
     """
     source, recipe = opened.source, opened.recipe
     images, choices = {}, None
-    if not recipe.text_column:
+    instance_column = _find_bags(source, recipe)
+    if not recipe.text_column and instance_column is None:
         has_texts = bool(set(TEXT_COLUMNS) & set(source.column_names))
         images = read_images(source, has_texts=has_texts)
-    if images:
-        columns, second_texts = TextColumns(tuple(images)), None
+    if images or instance_column is not None:
+        input_columns = tuple(images) if instance_column is None else (instance_column,)
+        columns, second_texts = TextColumns(input_columns), None
         texts = [""] * len(source)
     else:
         columns, choices = _choose_text_columns(source, recipe)
@@ -448,6 +466,11 @@ def read_split(
     selected_table = {
         name: [values[row] for row in rows] for name, values in table.items() if values is not None
     }
+    if instance_column is not None:
+        # Bags can be large, so only those of the selected rows are read.
+        bags = read_instances(source, instance_column, rows)
+        selected_table |= bags
+        input_features |= {name: _make_bag_feature(values) for name, values in bags.items()}
     return _build_dataset(selected_table, labels, word_label_names, columns, input_features)
 
 
@@ -626,6 +649,33 @@ def _drop_missing_columns(
                 " or ".join(sorted(substitutes)),
             )
     return recipe
+
+
+def _find_bags(source: "datasets.Dataset", recipe: Recipe) -> str | None:
+    """Find the column with bags of instances, or return None if the data has texts or images."""
+    if recipe.instance_column is not None:
+        check_column_exists(source.column_names, recipe.instance_column, "--instance-column")
+        if recipe.text_column or recipe.text_pair_column:
+            raise AttnProbeError(
+                "--instance-column cannot be combined with --text-column or --text-pair-column, "
+                "because an example is either a bag of instances or a text. Leave out one of them."
+            )
+        return recipe.instance_column
+    # A split that was loaded before has an empty column of texts next to its bags.
+    if (source.info.description or "").startswith(DESCRIPTION_PREFIX):
+        return find_instance_column(source.column_names)
+    has_images = find_image_column(source.column_names) is not None
+    if recipe.text_column or recipe.text_pair_column or has_images:
+        return None
+    return choose_instance_column(source.column_names)
+
+
+def _make_bag_feature(bags: Sequence[Any]) -> Any:
+    """Return the ``datasets`` feature for bags of vectors or integers."""
+    dtypes = {str(getattr(bag, "dtype", "int64")) for bag in bags}
+    if dtypes == {"int64"}:
+        return _make_feature(["int64"])
+    return _make_feature([["float64" if "float64" in dtypes else "float32"]])
 
 
 def _choose_text_columns(
@@ -872,6 +922,10 @@ def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
     if image_column is not None:
         images = read_column(examples, image_column)
         columns.append([compute_image_digest(pixels) for pixels in images])
+    if find_instance_column(examples.column_names) is not None:
+        for name in (*INSTANCE_COLUMNS, COORDINATES_COLUMN):
+            if name in examples.column_names:
+                columns.append([compute_bag_digest(bag) for bag in iterate_bags(examples, name)])
     digest = hashlib.sha256()
     rows = [json.dumps(row) for row in zip(*columns, strict=True)]
     ids, texts = columns[0], columns[1]
@@ -899,6 +953,7 @@ def load_splits(  # noqa: PLR0913
     dataset_config: str | None = None,
     text_column: str | Sequence[str] | None = None,
     text_pair_column: str | None = None,
+    instance_column: str | None = None,
     label_column: str | Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
     holdout: float | None = None,
@@ -915,6 +970,7 @@ def load_splits(  # noqa: PLR0913
         dataset_config: see :func:`load_examples`.
         text_column: see :func:`load_examples`.
         text_pair_column: see :func:`load_examples`.
+        instance_column: see :func:`load_examples`.
         label_column: see :func:`load_examples`.
         labels: see :func:`load_examples`.
         holdout: see :func:`load_examples`.
@@ -949,6 +1005,7 @@ def load_splits(  # noqa: PLR0913
         dataset_config=dataset_config,
         text_column=text_column,
         text_pair_column=text_pair_column,
+        instance_column=instance_column,
         label_column=label_column,
         labels=labels,
         holdout=holdout,

@@ -62,6 +62,7 @@ class Recipe:
         text_column: text column; several columns are joined by a space. Default: the first column
             of a usual pair, otherwise `text` or `sentence`.
         text_pair_column: column with the second texts, which the tokenizer pairs with the first.
+        instance_column: column with bags of instances, for data that are not texts.
         label_column: label column, or several columns of 0 and 1, one per label. Default:
             `label`; without this column the texts are unlabelled.
         label_names: class names, if the source has integers.
@@ -93,6 +94,7 @@ class Recipe:
     config: str | None = None
     text_column: str | tuple[str, ...] | None = None
     text_pair_column: str | None = None
+    instance_column: str | None = None
     label_column: str | tuple[str, ...] | None = None
     label_names: tuple[str, ...] | None = None
     first_label: int = 0

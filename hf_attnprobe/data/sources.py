@@ -20,6 +20,7 @@ from hf_attnprobe.core.options import check_name, is_path
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, TOKENS_COLUMN, list_columns
 from hf_attnprobe.data.encodings import DEFAULT_ENCODING, find_encoding
+from hf_attnprobe.data.instances import BAG_READERS, resolve_bag_paths
 from hf_attnprobe.data.recipes import RECIPES, Recipe
 from hf_attnprobe.statistics.sampling import order_by_hash
 
@@ -238,9 +239,9 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
         )
     try:
         if is_data_file(path):
-            string_columns = _list_string_columns(recipe)
-            examples = read_data_file(path, string_columns, encoding=recipe.encoding)
-            return {recipe.splits.get(split, split): examples}
+            return {recipe.splits.get(split, split): _read_table(path, recipe)}
+        if not is_saved_dataset and _has_bag_files(path):
+            return _read_label_tables(path, split, recipe)
         if is_saved_dataset:
             _check_no_encoding(recipe.encoding, recipe.hub_id)
             loaded = datasets.load_from_disk(path)
@@ -254,6 +255,42 @@ def _load_splits(recipe: Recipe, split: str) -> "dict[str, datasets.Dataset]":
     except Exception as error:
         raise AttnProbeError(_explain_load_failure(recipe.hub_id, error)) from error
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _read_table(path: Path, recipe: Recipe) -> "datasets.Dataset":
+    """Read a data file. Paths of bags in it are relative to its folder."""
+    string_columns = _list_string_columns(recipe)
+    examples = read_data_file(path, string_columns, encoding=recipe.encoding)
+    return resolve_bag_paths(examples, recipe.instance_column, path.parent)
+
+
+def _has_bag_files(folder: Path) -> bool:
+    """Return whether a folder, or a folder in it, contains files with bags of instances."""
+    return folder.is_dir() and any(path.suffix.lower() in BAG_READERS for path in folder.rglob("*"))
+
+
+def _read_label_tables(folder: Path, split: str, recipe: Recipe) -> "dict[str, datasets.Dataset]":
+    """Read the tables with the labels in a folder with bags.
+
+    The folder has one table, or one for each split, such as train.csv and test.csv.
+
+    Args:
+        folder: the folder.
+        split: name to give to the split if there is only one table.
+        recipe: the data set's recipe.
+    """
+    tables = sorted(path for path in folder.iterdir() if is_data_file(path))
+    split_names = {"train", "validation", "test"}
+    if len(tables) == 1 and tables[0].stem not in split_names:
+        return {recipe.splits.get(split, split): _read_table(tables[0], recipe)}
+    names = [path.stem for path in tables]
+    if not names or not set(names) <= split_names or len(set(names)) < len(names):
+        raise AttnProbeError(
+            f"the folder {folder} with bags must contain one table with labels, or one for each split, "
+            f"such as train.csv and test.csv, got {', '.join(path.name for path in tables) or 'none'}. "
+            "Write a table with the columns features (paths of the bags) and label."
+        )
+    return {path.stem: _read_table(path, recipe) for path in tables}
 
 
 def _list_string_columns(recipe: Recipe) -> set[str]:

@@ -23,6 +23,7 @@ LOADING_FIELDS = (
     "dataset_config",
     "text_column",
     "text_pair_column",
+    "instance_column",
     "label_column",
     "labels",
     "holdout",
@@ -67,6 +68,20 @@ class Data(Options):
         "column with the second texts, which the tokenizer pairs with the first ones "
         "(default: that of a usual pair)",
         metavar="COLUMN",
+    )
+    instance_column: str | None = option(
+        None,
+        "for data that are not texts: column with bags of instances, which are matrices, lists of "
+        "integers, or paths of .npy, .safetensors or .h5 files (default: features or items, if "
+        "there are no texts)",
+        metavar="COLUMN",
+        basic=False,
+    )
+    unit: str | None = option(
+        None,
+        "name of one instance in reports, such as patch, visit or item (default: instance)",
+        metavar="NAME",
+        basic=False,
     )
     label_column: str | Sequence[str] | None = option(
         None,
@@ -212,6 +227,8 @@ A data set has exactly one of them: questions, complete prompts, or conversation
 CLASSIFICATION_FIELDS = (
     "text_column",
     "text_pair_column",
+    "instance_column",
+    "unit",
     "label_column",
     "labels",
     "train_limit",

@@ -46,8 +46,8 @@ Texts are plain text, never HTML or Markdown; every output format escapes them.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, Protocol
 
@@ -578,6 +578,37 @@ def iterate_texts(part: object) -> Iterator[str]:
     elif isinstance(part, Iterable):
         for item in part:
             yield from iterate_texts(item)
+
+
+def map_texts(part: Any, function: Callable[[str], str]) -> Any:
+    """Apply a function to every readable text in a document or a block.
+
+    Code, texts from a user's data, formatted numbers and example texts are not changed.
+
+    Args:
+        part: a document, a block, or a collection of them.
+        function: function that returns a new text.
+
+    Returns:
+        The changed copy.
+    """
+    if isinstance(part, str):
+        is_prose = type(part) in (str, Strong)
+        return type(part)(function(part)) if is_prose else part
+    if isinstance(part, Mapping):
+        return {map_texts(key, function): map_texts(value, function) for key, value in part.items()}
+    if isinstance(part, tuple | list):
+        items = [map_texts(item, function) for item in part]
+        # A named tuple takes its fields as separate arguments.
+        return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
+    if is_dataclass(part) and not isinstance(part, type | HighlightedText | CodeBlock):
+        changes = {
+            part_field.name: map_texts(getattr(part, part_field.name), function)
+            for part_field in fields(part)
+            if part_field.init and part_field.name not in NON_TEXT_FIELDS
+        }
+        return replace(part, **changes)
+    return part
 
 
 def build_glossary(parts: Iterable[object], meanings: Mapping[str, str]) -> Section:

@@ -30,6 +30,7 @@ PAD_VALUES = {
     "other_ids": -1,
     "tags": -1,
     "scores": 0.0,
+    "items": 0,
 }
 """Value that fills padding positions, by the name of the model input.
 

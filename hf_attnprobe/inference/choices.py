@@ -11,9 +11,11 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.instances import find_instance_column
 from hf_attnprobe.inference.answers import encode_answers
 from hf_attnprobe.inference.encoding import (
     ImageReader,
+    InputReader,
     Text,
     TextModel,
     TokenizedSplit,
@@ -21,6 +23,7 @@ from hf_attnprobe.inference.encoding import (
     encode_images,
     tokenize,
 )
+from hf_attnprobe.inference.instances import InstanceReader, encode_instances
 from hf_attnprobe.inference.labels import convert_labels
 
 
@@ -35,7 +38,7 @@ REPORTED_UNKNOWN_SHARE = 0.1
 
 
 def compute_unknown_share(
-    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | ImageReader
+    texts: Sequence[Text], tokenizer: PreTrainedTokenizerBase | InputReader
 ) -> float:
     """Compute the fraction of content tokens that are the unknown token.
 
@@ -44,12 +47,12 @@ def compute_unknown_share(
         tokenizer: The model's tokenizer.
 
     Returns:
-        The fraction, from 0 to 1; 0 for images and for tokenizers that know every byte.
+        The fraction, from 0 to 1; 0 for images, bags and tokenizers that know every byte.
 
     Raises:
         AttnProbeError: If the fraction exceeds :data:`MAX_UNKNOWN_SHARE`.
     """
-    if isinstance(tokenizer, ImageReader):
+    if isinstance(tokenizer, InputReader):
         return 0.0
     unknown_id = tokenizer.unk_token_id
     # Byte-level tokenizers, such as the GPT-2 tokenizer, use one token for unknown, start and end.
@@ -118,17 +121,17 @@ class ChoiceText(Text):
 
 
 def encode_examples(
-    tokenizer: PreTrainedTokenizerBase | ImageReader,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     examples: "datasets.Dataset",
     model: TextModel,
     *,
     truncate: bool = True,
     segment: str | None = None,
 ) -> TokenizedSplit:
-    """Encode examples for a model with any head: texts, pairs, choices, prompts or images.
+    """Encode examples for a model with any head: texts, pairs, choices, prompts, images or bags.
 
     Args:
-        tokenizer: Tokenizer, or image reader.
+        tokenizer: Tokenizer, or reader of images or bags.
         examples: The examples.
         model: The model's properties.
         truncate: Whether to cut texts that are too long.
@@ -142,6 +145,17 @@ def encode_examples(
     """
     if isinstance(tokenizer, ImageReader):
         return encode_images(tokenizer, examples, model)
+    if isinstance(tokenizer, InstanceReader):
+        if segment is not None:
+            raise AttnProbeError("--segment needs pairs of texts, got bags. Leave out --segment.")
+        return encode_instances(tokenizer, examples, model)
+    if isinstance(tokenizer, InputReader):
+        raise TypeError(f"unknown reader {type(tokenizer).__name__}")
+    if find_instance_column(examples.column_names) is not None:
+        raise AttnProbeError(
+            "the data has bags of instances, but the model reads texts. Use a model that reads "
+            "instances, or choose the column of the texts with --text-column."
+        )
     if model.prediction.kind == "answer":
         return encode_answers(examples)
     has_choice_head = model.prediction.kind == "choice"

@@ -15,6 +15,7 @@ from functools import wraps
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     ParamSpec,
     Protocol,
@@ -679,10 +680,23 @@ COLOUR_MODES = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
-class ImageReader:
-    """Image reader, which replaces the tokenizer for a model that reads images.
+class InputReader:
+    """Base class for readers that replace the tokenizer for a model that reads no texts.
 
-    All further attributes have the same meaning as in a tokenizer.
+    The attributes have the same meaning as in a tokenizer.
+    """
+
+    is_fast: ClassVar[bool] = False
+    pad_token_id: ClassVar[int] = 0
+    unk_token_id: ClassVar[None] = None
+    bos_token_id: ClassVar[None] = None
+    eos_token_id: ClassVar[None] = None
+    model_max_length: ClassVar[int] = 10**30
+
+
+@dataclass(frozen=True)
+class ImageReader(InputReader):
+    """Image reader, which replaces the tokenizer for a model that reads images.
 
     Attributes:
         processor: The model's image processor; None if it has none. A column ``pixel_values`` needs
@@ -692,12 +706,6 @@ class ImageReader:
 
     processor: Any
     shape: tuple[int, int, int]
-    is_fast: bool = False
-    pad_token_id: int = 0
-    unk_token_id: None = None
-    bos_token_id: None = None
-    eos_token_id: None = None
-    model_max_length: int = 10**30
 
     def _process(self, images: Sequence[Any], column: str) -> list[Tensor]:
         """Convert images to the model's colour channels, and run the image processor.

@@ -29,7 +29,7 @@ from hf_attnprobe.documents.blocks import ExampleTexts
 from hf_attnprobe.documents.html import render_cell_html
 from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, restrict_answer
 from hf_attnprobe.inference.choices import encode_examples
-from hf_attnprobe.inference.encoding import ImageReader
+from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
@@ -71,7 +71,7 @@ class TextExplainer:
         """Object that computes the importance scores of tokens for this model."""
         device = next(self.model.parameters()).device
         subject = load_audited_model((self.model, self.tokenizer), None, AuditOptions(), device)
-        if isinstance(subject.tokenizer, ImageReader):
+        if isinstance(subject.tokenizer, InputReader):
             raise AttnProbeError(
                 "cannot explain a model for images. Use a model for texts, or use "
                 "hf_attnprobe.audit, which also accepts images."

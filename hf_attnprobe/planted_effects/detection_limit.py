@@ -52,7 +52,7 @@ from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.passage_units import compute_log_prob
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
-from hf_attnprobe.inference.encoding import ImageReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.planted_effects.planting import (
     CannotPlantEffectError,
@@ -358,7 +358,7 @@ def _plant_and_measure(
     """
     adapter, tokenizer = job.audited_model.adapter, job.audited_model.tokenizer
     original_texts = job.tokenized.texts
-    if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, ImageReader):
+    if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, InputReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
             f"text, but {job.audited_model.name} does not. Choose another model."

@@ -81,7 +81,7 @@ from hf_attnprobe.statistics.verdicts import (
     choose_question_set,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording, format_distinct_count
+from hf_attnprobe.statistics.wording import Wording, form_plural, format_distinct_count
 from hf_attnprobe.storage.provenance import (
     flatten_settings,
     format_all_commands,
@@ -223,7 +223,11 @@ def describe_units(report: AuditResult) -> list[str]:
     """
     notes = []
     columns = report.provenance.get("text_columns", "")
-    if columns not in ("", "text", "sentence"):
+    if report.instance is not None:
+        notes.append(
+            f"The column {columns} contains bags. The model attends to their {form_plural(report.instance)}."
+        )
+    elif columns not in ("", "text", "sentence"):
         notes.append(f"Columns that contain the texts: {columns}.")
     if report.provenance.get("attended") == "text":
         notes.append(

@@ -13,7 +13,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.core.terminal import truncate_start
-from hf_attnprobe.documents.blocks import Document
+from hf_attnprobe.documents.blocks import Document, map_texts
 from hf_attnprobe.documents.formats import DocumentedResult, format_csv, format_json
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.plots.chart import Chart, HeatMap
@@ -89,7 +89,7 @@ class Report(AuditResult, DocumentedResult):
 
     def __repr__(self) -> str:
         model, data = truncate_start(self.model, 40), truncate_start(str(self.dataset), 40)
-        texts = self.words.format_text_count(self.n, self.n_distinct)
+        texts = self.rename_units(self.words.format_text_count(self.n, self.n_distinct))
         return f"<Report: {model} on {data}, {texts}, answer: {self.answer}>"
 
     @classmethod
@@ -106,7 +106,10 @@ class Report(AuditResult, DocumentedResult):
 
     def build_document(self) -> Document:
         """Build the document that all output formats print."""
-        return build_audit_document(self)
+        document = build_audit_document(self)
+        if self.instance is None:
+            return document
+        return map_texts(document, self.rename_units)
 
     def charts(self, *, site: tuple[int, int] | None = None) -> tuple[Chart | HeatMap, ...]:
         """Return all charts as data, in the order of the questions.
@@ -291,18 +294,22 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
     if SCORES_FINGERPRINT_KEY in provenance:
         comparison_options = {"against": "given", "site": find_model_site(distinct_rows)}
     size_notes = [MANY_TEXTS_NOTE] if len(distinct_rows) > MAX_RESAMPLED_TEXTS else []
+    findings = compute_findings(
+        distinct_rows,
+        classes,
+        seed=report.seed,
+        words=words,
+        rules=report.rules,
+        unsupported_tests=provenance.get(UNSUPPORTED_TESTS_KEY, ()),
+    )
     return dataclasses.replace(
         report,
         provenance=provenance,
         statistics=statistics,
         comparisons=compare_rankings(distinct_rows, seed=report.seed, **comparison_options),
-        findings=compute_findings(
-            distinct_rows,
-            classes,
-            seed=report.seed,
-            words=words,
-            rules=report.rules,
-            unsupported_tests=provenance.get(UNSUPPORTED_TESTS_KEY, ()),
+        findings=tuple(
+            dataclasses.replace(finding, sentence=report.rename_units(finding.sentence))
+            for finding in findings
         ),
         contradictions=tuple(find_contradictions(rows, load_readings(), is_number=words.is_number)),
         notes=(

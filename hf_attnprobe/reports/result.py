@@ -34,7 +34,7 @@ from hf_attnprobe.statistics.verdicts import (
     conclude,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording, build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording, rename_units
 from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
 
 
@@ -90,6 +90,19 @@ class AuditResult:
         # The first word names the units; a description may follow it.
         units = self.provenance.get("units", words.units)
         return replace(words, units=units.partition(" ")[0])
+
+    @property
+    def instance(self) -> str | None:
+        """Name of one instance, such as "patch", if the inputs are bags; None for texts."""
+        return self.provenance.get("instance")
+
+    def rename_units(self, sentences: str) -> str:
+        """Replace words and texts in sentences by instances and bags, if the inputs are bags.
+
+        Args:
+            sentences: prose of the report.
+        """
+        return sentences if self.instance is None else rename_units(sentences, self.instance)
 
     @property
     def predicts(self) -> str:
@@ -229,10 +242,11 @@ def _convert_verdict(report: AuditResult) -> dict:
         for finding in report.findings
     ]
     conclusion = conclude(report.findings)
+    sentence = format_conclusion(report.findings, report.words)
     return {
         "question": MAIN_QUESTION,
         "answer": str(conclusion.answer),
-        "sentence": format_conclusion(report.findings, report.words),
+        "sentence": None if sentence is None else report.rename_units(sentence),
         "why": report.words.fill(conclusion.why),
         "findings": convert_to_plain(findings),
     }

@@ -5,6 +5,7 @@ Sentences in reports are templates with placeholders such as ``{unit}``, which a
 probabilities.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -211,6 +212,57 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
         top_probability_name=f"top probability{aside}",
         texts="prompts" if is_answer else Wording.texts,
     )
+
+
+RENAMED_NOUNS = re.compile(
+    r"(?<![\w/.=-])(?P<article>[Aa] )?(?P<noun>(?:[Ww]ord|[Tt]oken|[Tt]ext)s?)(?![\w/=]|[.-]\w)"
+)
+"""Matches the nouns for units and inputs, with an indefinite article in front of a singular.
+
+Parts of paths, options, assignments and compound words do not match.
+"""
+
+
+def form_plural(noun: str) -> str:
+    """Return the plural of an English noun.
+
+    >>> form_plural("patch"), form_plural("visit"), form_plural("category"), form_plural("day")
+    ('patches', 'visits', 'categories', 'days')
+    """
+    if noun.endswith(("s", "x", "z", "ch", "sh")):
+        return f"{noun}es"
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}s"
+
+
+def rename_units(sentences: str, unit: str) -> str:
+    """Replace words and texts in sentences by instances and bags.
+
+    All sentences of reports are written for texts. For bags of instances, the name of an instance
+    replaces "word" and "token", and "bag" replaces "text".
+
+    Args:
+        sentences: prose of a report.
+        unit: name of one instance, such as "patch".
+
+    >>> rename_units("A text has words. Each word is a token of --text-column.", "item")
+    'A bag has items. Each item is an item of --text-column.'
+    """
+
+    def replace_noun(match: re.Match[str]) -> str:
+        article, noun = match["article"] or "", match["noun"]
+        new_noun = "bag" if noun.lower().startswith("text") else unit
+        if article:
+            starts_with_vowel = new_noun[0] in "aeiou"
+            article = f"{article[0]}n " if starts_with_vowel else article
+        if noun.endswith("s"):
+            new_noun = form_plural(new_noun)
+        if noun[0].isupper():
+            new_noun = new_noun.capitalize()
+        return article + new_noun
+
+    return RENAMED_NOUNS.sub(replace_noun, sentences)
 
 
 def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:

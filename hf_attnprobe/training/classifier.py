@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import reads_pairs
+from hf_attnprobe.adapters.pretrained import reads_features, reads_pairs
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.data.columns import read_column
@@ -25,6 +25,7 @@ from hf_attnprobe.data.examples import (
     get_label_names,
     prepare_splits,
 )
+from hf_attnprobe.data.instances import iterate_bags
 from hf_attnprobe.data.tokenizer import build_tokenizer, read_vectors
 from hf_attnprobe.inference.encoding import get_second_texts
 from hf_attnprobe.inference.outputs import Guide, build_guide_rows, get_special_ids
@@ -139,6 +140,7 @@ def train_classifier(  # noqa: PLR0913
     _check_validation(procedure, validation)
     _check_guides(config, guides)
     splits = prepare_splits(train, validation, test)
+    _check_bags(config, splits, options, tokenizer)
     _check_text_pairs(config, splits)
     record = _build_record(config, splits, procedure, options)
     prepare = partial(
@@ -163,8 +165,13 @@ def _build_trainer(
     guides: Mapping[str, Guide] | None,
     progress: bool | str,
     folder: Path,
-) -> tuple[PlainTrainer, PreTrainedTokenizerBase]:
-    """Build an attention classifier's tokenizer and the Trainer that trains it."""
+) -> tuple[PlainTrainer, PreTrainedTokenizerBase | None]:
+    """Build an attention classifier's tokenizer and the Trainer that trains it.
+
+    A classifier that reads bags of features has no tokenizer.
+    """
+    if reads_features(config):
+        return _build_bag_trainer(config, splits, procedure, options, progress, folder), None
     tokenizer = tokenizer or _make_tokenizer(splits["train"], config, procedure)
     tokenizer = limit_text_length(tokenizer, options.max_length)
     names = get_label_names(splits["train"])
@@ -189,6 +196,101 @@ def _build_trainer(
         compute_loss_func=loss,
     )
     return trainer, tokenizer
+
+
+def _build_bag_trainer(
+    config: AttentionClassifierConfig,
+    splits: Splits,
+    procedure: Procedure,
+    options: TrainingOptions,
+    progress: bool | str,
+    folder: Path,
+) -> PlainTrainer:
+    """Build the Trainer for an attention classifier that reads bags of features."""
+    names = get_label_names(splits["train"])
+    config = copy.deepcopy(config)
+    config.update(make_label_fields(names))
+    return make_paper_trainer(
+        AttentionClassifierForSequenceClassification(config),
+        None,
+        splits,
+        folder,
+        procedure,
+        seed=options.seed,
+        progress=progress,
+        compute_loss_func=make_paper_loss(splits["train"], len(names), weighted=procedure.weighted),
+    )
+
+
+def make_bag_config(
+    procedure: str | None, train: "datasets.Dataset", **changes: Any
+) -> AttentionClassifierConfig:
+    """Return the architecture for bags of features, in which some fields can be replaced.
+
+    By default, each instance is encoded on its own by a linear layer with tanh, and the attention is
+    gated (Ilse et al. 2018).
+
+    Args:
+        procedure: Training procedure; see :func:`make_paper_config`.
+        train: Training bags, which determine the size of the vectors.
+        **changes: Configuration fields to replace.
+
+    Raises:
+        AttnProbeError: If the bags contain integers, or if the fields do not form a valid model.
+    """
+    if "features" not in train.column_names:
+        raise AttnProbeError(
+            "attention classifiers can be trained on bags of vectors, but the data has bags of "
+            "integers (column 'items'). Convert each integer to a vector."
+        )
+    if "embedding_size" in changes:
+        raise AttnProbeError(
+            "embedding_size does not apply to bags of features, whose vectors have the size of the "
+            "data. Leave it out."
+        )
+    fields = {"encoder": "mlp", "attention": "gated"} | changes
+    size = next(iterate_bags(train, "features")).shape[1]
+    return make_paper_config(
+        procedure, **fields, inputs="features", feature_size=size, embedding_size=size
+    )
+
+
+def _check_bags(
+    config: AttentionClassifierConfig,
+    splits: Splits,
+    options: TrainingOptions,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
+    """Check that a model for bags gets bags of the right size, and any other model texts.
+
+    Raises:
+        AttnProbeError: If a split, an option or the tokenizer does not fit the model.
+    """
+    for name, examples in splits.items():
+        has_features = "features" in examples.column_names
+        if has_features != reads_features(config):
+            content = "bags of features" if has_features else "texts or bags of integers"
+            raise AttnProbeError(
+                f"the {name} data has {content}, but the model has inputs={config.inputs!r}. Set "
+                "inputs='features' and feature_size for bags of features, and inputs='tokens' for "
+                "texts."
+            )
+        if has_features:
+            size = next(iterate_bags(examples, "features")).shape[1]
+            if size != config.feature_size:
+                raise AttnProbeError(
+                    f"the model has feature_size={config.feature_size}, but the vectors of the {name} "
+                    f"data have the size {size}. Set feature_size={size}."
+                )
+    if not reads_features(config):
+        return
+    text_options = ("min_document_frequency", "max_length", "word_vectors", "answers_in_text")
+    values = {name: getattr(options, name) for name in text_options} | {"tokenizer": tokenizer}
+    for name, value in values.items():
+        if value not in (None, False):
+            raise AttnProbeError(
+                f"{name} applies only to texts, but the data has bags of features. Leave it out."
+            )
 
 
 def resolve_procedure(options: TrainingOptions, config: AttentionClassifierConfig) -> Procedure:
@@ -232,6 +334,8 @@ def _build_record(
     if not architecture["query_encoder"]:
         # Records that were written before text pairs were supported do not have this key.
         del architecture["query_encoder"]
+        if reads_features(config):
+            architecture |= {"inputs": config.inputs, "feature_size": config.feature_size}
         return record
     answers = config.answer_token_ids
     return record | {
@@ -420,7 +524,7 @@ def limit_text_length(
 
 def make_paper_trainer(
     model: AttentionClassifierForSequenceClassification,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     splits: Splits,
     output_dir: Path,
     procedure: Procedure,
@@ -434,7 +538,7 @@ def make_paper_trainer(
 
     Args:
         model: The model to train.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer; None for a model that reads bags of features.
         splits: Training texts, and validation and test texts if there are any.
         output_dir: Checkpoint folder.
         procedure: The training procedure.

@@ -134,7 +134,7 @@ class Architecture(Options):
         at_most=MAX_WIDTH,
     )
     encoder: Literal["bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none"] | None = option(
-        None, "encoder (default: bilstm, serrano-smith bigru)"
+        None, "encoder (default: bilstm, serrano-smith bigru; for bags of instances mlp)"
     )
     encoder_size: int | None = option(
         None,
@@ -149,8 +149,8 @@ class Architecture(Options):
         at_most=MAX_WIDTH,
         basic=False,
     )
-    attention: Literal["additive", "dot_product", "uniform"] | None = option(
-        None, "attention function (default: additive)"
+    attention: Literal["additive", "gated", "dot_product", "uniform"] | None = option(
+        None, "attention function (default: additive; for bags of instances gated)"
     )
     attention_size: int | None = option(
         None,

@@ -24,10 +24,12 @@ from hf_attnprobe.data.examples import (
     get_label_names,
     prepare_splits,
 )
+from hf_attnprobe.data.instances import has_instances
 from hf_attnprobe.data.specs import make_data
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.training.classifier import (
     limit_text_length,
+    make_bag_config,
     make_label_fields,
     train_classifier,
 )
@@ -94,6 +96,8 @@ def train(
     config = resolve_architecture(model, architecture, options)
     data = make_data(dataset)
     splits = data.load_splits(seed=options.seed)
+    if has_instances(splits["train"]):
+        config = _resolve_bag_architecture(model, architecture, options, splits["train"])
     run = partial(train_classifier, config)
     if model is not None:
         run = partial(fine_tune, model)
@@ -138,6 +142,32 @@ def resolve_architecture(
     if isinstance(architecture, AttentionClassifierConfig):
         return architecture
     return make_paper_config(options.procedure, **changes)
+
+
+def _resolve_bag_architecture(
+    model: str | Path | SavedModel | None,
+    architecture: Mapping[str, Any] | AttentionClassifierConfig | None,
+    options: TrainingOptions,
+    train: "datasets.Dataset",
+) -> AttentionClassifierConfig:
+    """Return the configuration of a classifier for bags of features.
+
+    Args:
+        model: Pretrained model to fine-tune, which must be None.
+        architecture: A configuration, some of its fields by name, or None.
+        options: Training settings.
+        train: Training bags.
+    """
+    if model is not None:
+        raise AttnProbeError(
+            f"the pretrained model {convert_model_name(model).model} cannot be fine-tuned on bags of "
+            "instances, because it reads texts. Leave out the model to train an attention classifier."
+        )
+    if isinstance(architecture, AttentionClassifierConfig):
+        return architecture
+    return make_bag_config(
+        options.procedure, train, **_check_architecture_fields(architecture or {})
+    )
 
 
 def _check_architecture_fields(architecture: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from transformers import (
     set_seed,
 )
 
+from hf_attnprobe.adapters.pretrained import reads_features
 from hf_attnprobe.cards.metadata import CardContent
 from hf_attnprobe.checkpoints.loading import load_model, load_tokenizer
 from hf_attnprobe.checkpoints.records import (
@@ -90,7 +91,7 @@ DISPLAYED_SCORES = ("accuracy", "reward")
 
 def make_trainer(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     splits: "Mapping[str, datasets.Dataset]",
     output_dir: Path,
     *,
@@ -104,7 +105,8 @@ def make_trainer(
 
     Args:
         model: The model to train.
-        tokenizer: Its tokenizer, which must have a padding token.
+        tokenizer: Its tokenizer, which must have a padding token; None for a model that reads bags of
+            features.
         splits: Training texts and, if there are any, validation and test texts.
         output_dir: Checkpoint folder. The Trainer's files go to a folder below it.
         settings: Arguments for :class:`TrainingArguments` that replace the defaults.
@@ -117,21 +119,30 @@ def make_trainer(
     Raises:
         AttnProbeError: If the tokenizer has no padding token.
     """
-    check_padding_token(tokenizer)
-    arguments = {
-        **_make_default_arguments(model, output_dir, splits.get("validation")),
-        **settings,
-    }
-    encoded = {
-        name: _encode_split(name, examples, tokenizer, make_columns)
-        for name, examples in splits.items()
-    }
+    defaults = _make_default_arguments(model, output_dir, splits.get("validation"))
+    if tokenizer is None:
+        # The Trainer knows the lengths of texts only.
+        defaults["train_sampling_strategy"] = "random"
+        columns = ["features", "label"]
+        encoded = {
+            name: examples.select_columns(columns).with_format("torch")
+            for name, examples in splits.items()
+        }
+        collator: Callable[..., dict[str, Tensor]] = collate_bags
+    else:
+        check_padding_token(tokenizer)
+        encoded = {
+            name: _encode_split(name, examples, tokenizer, make_columns)
+            for name, examples in splits.items()
+        }
+        collator = ColumnCollator(tokenizer)
+    arguments = {**defaults, **settings}
     trainer = (trainer_class or PlainTrainer)(
         model,
         TrainingArguments(**arguments),
         train_dataset=encoded.pop("train"),
         eval_dataset=encoded.get("validation"),
-        data_collator=ColumnCollator(tokenizer),
+        data_collator=collator,
         # Predictions may be tuples in general, but those of a classifier are a single array.
         compute_metrics=compute_classification_metrics,  # type: ignore[arg-type]
         **options,
@@ -292,6 +303,25 @@ class ColumnCollator:
         return batch
 
 
+def collate_bags(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    """Pad bags to the largest one, and combine them into tensors.
+
+    Args:
+        rows: Bags with ``features`` `[instances, size]` and ``label``.
+
+    Returns:
+        ``features`` `[batch, instances, size]`, ``attention_mask`` `[batch, instances]` and
+        ``labels`` `[batch]`.
+    """
+    bags = [torch.as_tensor(row["features"], dtype=torch.float32) for row in rows]
+    masks = [torch.ones(len(bag), dtype=torch.long) for bag in bags]
+    return {
+        "features": pad_sequence(bags, batch_first=True),
+        "attention_mask": pad_sequence(masks, batch_first=True),
+        "labels": torch.tensor([int(row["label"]) for row in rows]),
+    }
+
+
 class Stopwatch(TrainerCallback):
     """Callback that adds the duration of each epoch to the log that checkpoints contain."""
 
@@ -370,19 +400,19 @@ class TrainedClassifier(NamedTuple):
 
     Attributes:
         model: The model from the best epoch, in evaluation mode.
-        tokenizer: The model's tokenizer.
+        tokenizer: The model's tokenizer; None for a model that reads bags of features.
         metrics: Scores in [0, 1] by name, such as ``validation_accuracy``.
     """
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | None
     metrics: dict[str, float]
 
 
 def train_or_load(
     output_dir: str | Path,
     record: Mapping[str, Any],
-    prepare: "Callable[[Path], tuple[PlainTrainer, PreTrainedTokenizerBase]]",
+    prepare: "Callable[[Path], tuple[PlainTrainer, PreTrainedTokenizerBase | None]]",
     *,
     resume: bool = True,
     trust_remote_code: bool = False,
@@ -441,7 +471,7 @@ def reserve_output_dir(output_dir: str | Path, seed: int) -> Iterator[Path]:
 
 def train_and_save(
     trainer: PlainTrainer,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     output_dir: Path,
     record: Mapping[str, Any],
     *,
@@ -456,7 +486,7 @@ def train_and_save(
 
     Args:
         trainer: A Trainer from :func:`make_trainer`.
-        tokenizer: Tokenizer that is saved with the model.
+        tokenizer: Tokenizer that is saved with the model, or None.
         output_dir: Checkpoint folder.
         record: Training settings.
         resume: Whether to continue an interrupted training with the same record.
@@ -497,7 +527,7 @@ def train_and_save(
 
 def _save_checkpoint(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | None,
     folder: Path,
     record: Mapping[str, Any],
 ) -> None:
@@ -506,7 +536,8 @@ def _save_checkpoint(
     (folder / RECORD_FILE).unlink(missing_ok=True)
     with convert_disk_errors(folder):
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
     write_json(folder / RECORD_FILE, {**record, DIGESTS_KEY: compute_digests(folder)})
     _write_card(folder, model)
     shutil.rmtree(folder / STEPS_FOLDER, ignore_errors=True)
@@ -550,7 +581,9 @@ def _load_finished(
     check_digests(folder, finished_record)
     logger.info("%s already holds the finished model of this training", folder)
     model = load_model(folder, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
+    tokenizer = None
+    if not reads_features(model.config):
+        tokenizer = load_tokenizer(folder, trust_remote_code=trust_remote_code)
     if any((folder / leftover).exists() for leftover in (STEPS_FOLDER, LOCK_FILE)):
         _remove_leftovers(folder, model)
     return TrainedClassifier(model, tokenizer, finished_record["metrics"])

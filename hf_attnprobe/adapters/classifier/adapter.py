@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hf_attnprobe.adapters.classifier.leave_one_out import (
     DELETION_METHODS,
+    JOINT_READOUTS,
     ClassifierState,
     Readout,
     compute_leave_one_out_outputs,
@@ -89,7 +90,8 @@ class SingleHeadAdapter(PretrainedModelInfo, ScaledGradients, AttentionModelBase
         """Whether leave-one-out can reuse encoder states that a deletion does not change."""
         config = self.model.config
         connection = getattr(config, "residual_connection", "none")
-        return config.encoder in DELETION_METHODS and connection == "none"
+        has_joint_readout = config.attention in JOINT_READOUTS
+        return config.encoder in DELETION_METHODS and connection == "none" and has_joint_readout
 
     @property
     def _erasure_settings(self) -> ErasureSettings:

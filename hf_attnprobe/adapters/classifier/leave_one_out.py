@@ -356,6 +356,10 @@ class Readout(NamedTuple):
         return projection.sigmoid() @ self.query, outputs
 
 
+JOINT_READOUTS = ("additive", "dot_product", "uniform")
+"""Types of attention that `create_readout` can combine with the classification head."""
+
+
 def create_readout(attention_type: str, attention: nn.Module, head_weight: Tensor) -> Readout:
     """Combine a classifier's attention and classification head into one linear map of its states.
 

@@ -9,14 +9,17 @@ from transformers import PreTrainedConfig
 ENCODERS = ("bilstm", "bigru", "orthogonal_lstm", "cnn", "mlp", "none")
 """Allowed values for the configuration field ``encoder``, the network that computes states from
 word vectors."""
-ATTENTIONS = ("additive", "dot_product", "uniform", "guided")
+ATTENTIONS = ("additive", "gated", "dot_product", "uniform", "guided")
 """Allowed values for the configuration field ``attention``, the formula for attention weights."""
+INPUTS = ("tokens", "features")
+"""Allowed values for the configuration field ``inputs``, the content of the model's examples."""
 CONNECTIONS = ("none", "concat", "residual")
 """Allowed values for the configuration field ``residual_connection``, which decides how a state is
 combined with its word vector."""
 ALLOWED_VALUES = {
     "encoder": ENCODERS,
     "attention": ATTENTIONS,
+    "inputs": INPUTS,
     "residual_connection": CONNECTIONS,
 }
 """Maps configuration fields to their allowed values."""
@@ -68,10 +71,10 @@ class AttentionClassifierConfig(PreTrainedConfig):
             (``cnn``), or the layer (``mlp``, ``orthogonal_lstm``; 256 in the paper).
         kernel_sizes: Odd widths of the convolutions. Each has ``encoder_size / len(kernel_sizes)``
             filters.
-        attention: ``additive``, ``dot_product``, ``uniform`` (1/T for every token, without
+        attention: ``additive``, ``gated`` (Ilse et al. 2018), ``dot_product``, ``uniform`` (1/T for every token, without
             parameters), or ``guided`` (the caller provides the weights with every text, as
             ``guide``).
-        attention_size: Inner width of additive attention. ``None`` means half the state width.
+        attention_size: Inner width of additive and gated attention. ``None`` means half the state width.
         pad_token_id: Padding token id.
         bos_token_id: Start token id, which the encoder reads and attention ignores. ``None`` if
             there is none.
@@ -102,6 +105,10 @@ class AttentionClassifierConfig(PreTrainedConfig):
             from the states in a second pass (Tutek & Šnajder 2020). The first pass, without masks,
             classifies the text.
         mlm_rate: Probability that a word is masked. 15% is the usual value.
+        inputs: ``tokens`` for texts, or ``features`` for bags of instances. A bag is a matrix
+            ``[instances, feature_size]``. It replaces the word vectors, so the model has no
+            embedding table. ``feature_size`` replaces ``embedding_size``.
+        feature_size: Size of an instance's vector, for ``inputs="features"``.
         conicity_weight: Weight λ for the penalty λ · conicity, which pushes a text's states apart
             (Diversity LSTM, Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on
             the training loss only, see ``regularisers_attention_classifier.py``.
@@ -136,9 +143,15 @@ class AttentionClassifierConfig(PreTrainedConfig):
     mlm_weight: float = 0.0
     mlm_rate: float = 0.15
     conicity_weight: float = 0.0
+    inputs: str = "tokens"
+    feature_size: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
+        if self.inputs == "features" and self.feature_size is not None:
+            self.embedding_size = self.feature_size
+            # A bag has neither a start nor an end token.
+            self.bos_token_id = self.eos_token_id = self.sep_token_id = None
         for name, choices in ALLOWED_VALUES.items():
             value = getattr(self, name)
             if value not in choices:
@@ -168,6 +181,45 @@ class AttentionClassifierConfig(PreTrainedConfig):
         self._check_penalties()
         self._check_widths()
         self._check_pairs()
+        self._check_features()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields; those for bags only if the model reads bags.
+
+        The files of models for texts therefore stay the same.
+        """
+        values = super().to_dict()
+        if self.inputs == "tokens":
+            values.pop("inputs", None)
+            values.pop("feature_size", None)
+        return values
+
+    def _check_features(self) -> None:
+        """Check that the fields for models that read bags fit the other fields."""
+        if self.inputs == "tokens":
+            if self.feature_size is not None:
+                raise ValueError(
+                    f"feature_size can only be used with inputs='features', got {self.feature_size} "
+                    "and inputs='tokens'. Set inputs='features', or leave out feature_size."
+                )
+            return
+        if type(self.feature_size) is not int or self.feature_size < 1:
+            raise ValueError(
+                "inputs='features' needs the size of an instance's vector as feature_size, got "
+                f"{self.feature_size!r}. Set feature_size, for example to 1024."
+            )
+        text_fields = {
+            "hierarchical": self.hierarchical,
+            "query_encoder": self.query_encoder,
+            "mlm_weight": self.mlm_weight,
+            "attention='guided'": self.attention == "guided",
+        }
+        for name, is_set in text_fields.items():
+            if is_set:
+                raise ValueError(
+                    f"{name} can only be used in a model for texts, but inputs='features'. Leave it "
+                    "out."
+                )
 
     def _check_kernels(self) -> None:
         """Check that kernel sizes are odd, and that each size can get equally many filters."""
@@ -214,6 +266,11 @@ class AttentionClassifierConfig(PreTrainedConfig):
             raise ValueError(
                 "query_encoder=True cannot be combined with hierarchical=True. Set "
                 "hierarchical=False."
+            )
+        if self.query_encoder and self.attention == "gated":
+            raise ValueError(
+                "query_encoder=True cannot be combined with attention='gated'. Set "
+                "attention='additive'."
             )
         if self.query_encoder and self.residual_connection != "none":
             raise ValueError(

@@ -237,6 +237,26 @@ class AdditiveAttention(nn.Module):
         return self.query(self.projection(states).tanh()).squeeze(-1)
 
 
+class GatedAttention(nn.Module):
+    """Gated attention, score_t = w · (tanh(V h_t + b) ⊙ σ(U h_t + c)) (Ilse et al. 2018, Eq. 9).
+
+    ⊙ is the product of each pair of entries. The attention weights are the softmax of the scores.
+    The paper's layers V and U have no biases b and c; the implementations that are in use have them.
+    """
+
+    def __init__(self, config: AttentionClassifierConfig) -> None:
+        super().__init__()
+        size = config.attention_size or max(1, config.hidden_size // 2)
+        self.projection = nn.Linear(config.hidden_size, size)
+        self.gate = nn.Linear(config.hidden_size, size)
+        self.query = nn.Linear(size, 1, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Compute scores ``[batch, keys]`` from states ``[batch, keys, hidden]``."""
+        gated = self.projection(states).tanh() * self.gate(states).sigmoid()
+        return self.query(gated).squeeze(-1)
+
+
 class DotProductAttention(nn.Module):
     """Dot-product attention, score_t = w · h_t / √hidden (Jain & Wallace 2019, Section 2)."""
 
@@ -289,6 +309,7 @@ ENCODER_CLASSES = {
 """Maps values of the configuration field ``encoder`` to encoder classes."""
 ATTENTION_CLASSES = {
     "additive": AdditiveAttention,
+    "gated": GatedAttention,
     "dot_product": DotProductAttention,
     "uniform": UniformAttention,
     "guided": GuidedAttention,

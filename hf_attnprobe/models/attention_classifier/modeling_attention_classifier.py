@@ -115,11 +115,12 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
-        self.embeddings = nn.Embedding(
-            config.vocab_size,
-            config.embedding_size,
-            padding_idx=config.pad_token_id,
-        )
+        if config.inputs == "tokens":
+            self.embeddings = nn.Embedding(
+                config.vocab_size,
+                config.embedding_size,
+                padding_idx=config.pad_token_id,
+            )
         self.dropout = nn.Dropout(config.embedding_dropout)
         self.encoder = ENCODER_CLASSES[config.encoder](config, config.embedding_size)
         attention_classes = QUERIED_ATTENTION_CLASSES if config.query_encoder else ATTENTION_CLASSES
@@ -132,7 +133,14 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding table, which contains the word vectors."""
+        """Return the embedding table, which contains the word vectors.
+
+        Raises:
+            NotImplementedError: If the model reads bags of features, because it has no table.
+        """
+        if self.config.inputs == "features":
+            # Transformers treats this error as a model without an embedding table.
+            raise NotImplementedError("a model with inputs='features' has no embedding table")
         return self.embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -451,6 +459,11 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
         Raises:
             ValueError: If not exactly one of ``input_ids`` and ``inputs_embeds`` is given.
         """
+        if self.config.inputs == "features" and inputs_embeds is None:
+            raise ValueError(
+                "a model with inputs='features' needs features=[batch, instances, "
+                f"{self.config.feature_size}], but none were passed"
+            )
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
                 "expected exactly one of input_ids and inputs_embeds, got both or neither"
@@ -556,6 +569,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         guide: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         candidates: Tensor | None = None,
+        features: Tensor | None = None,
         **kwargs: Any,
     ) -> RegularisedClassifierOutput:
         """Classify a batch of texts.
@@ -572,6 +586,8 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
             guide: Imposed attention, see :meth:`AttentionClassifierModel.forward`.
             token_type_ids: 0 in the first text and 1 in the second text in a pair model.
             candidates: Possible answers in a pair model, bool ``[batch, classes]``.
+            features: Bags ``[batch, instances, feature_size]``, for a model with
+                ``inputs="features"``. Padding is 0 in ``attention_mask``.
             **kwargs: Arguments of the loss function, such as ``num_items_in_batch``.
 
         Returns:
@@ -581,6 +597,10 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         Raises:
             ValueError: In training, if a text's label is not one of its possible answers.
         """
+        if features is not None:
+            if inputs_embeds is not None:
+                raise ValueError("expected either features or inputs_embeds, got both")
+            inputs_embeds = features
         outputs = self.attention_classifier(
             input_ids,
             attention_mask,

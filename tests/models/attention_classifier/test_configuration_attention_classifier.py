@@ -14,7 +14,7 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
     ("options", "message"),
     [
         ({"encoder": "rnn"}, "one of bilstm, bigru, orthogonal_lstm, cnn, mlp, none, got 'rnn'"),
-        ({"attention": "self"}, "one of additive, dot_product, uniform, guided, got 'self'"),
+        ({"attention": "self"}, "one of additive, gated, dot_product, uniform, guided, got 'self'"),
         ({"num_labels": 1}, "num_labels must be at least 2"),
         ({"encoder": "cnn", "kernel_sizes": [2, 3, 5, 7]}, "kernel_sizes must be odd"),
         ({"encoder": "cnn", "kernel_sizes": []}, "kernel_sizes must be odd"),
@@ -22,6 +22,13 @@ WIDE = {"embedding_size": 9, "encoder": "mlp", "encoder_size": 8}
             {"encoder": "cnn", "encoder_size": 10},
             "a multiple of 4, the number of kernel sizes, got 10",
         ),
+        ({"inputs": "features"}, "needs the size of an instance's vector as feature_size"),
+        ({"feature_size": 8}, "Set inputs='features', or leave out feature_size"),
+        (
+            {"inputs": "features", "feature_size": 8, "mlm_weight": 1.0},
+            "mlm_weight can only be used in a model for texts",
+        ),
+        ({"query_encoder": True, "attention": "gated"}, "Set attention='additive'"),
         ({"encoder_size": 0}, "encoder_size must be at least 1, got 0"),
         ({"bos_token_id": "<s>"}, "bos_token_id must be a token id"),
         ({"sep_token_id": [2]}, "sep_token_id must be a token id"),
@@ -55,3 +62,10 @@ def test_configurations_that_make_no_model(options, message):
     with pytest.raises(ValueError, match=message) as error:
         AttentionClassifierConfig(**options)
     assert "\n" not in str(error.value)
+
+
+def test_only_models_for_bags_save_the_fields_for_bags():
+    assert not {"inputs", "feature_size"} & AttentionClassifierConfig().to_dict().keys()
+    config = AttentionClassifierConfig(inputs="features", feature_size=7, attention="gated")
+    loaded = AttentionClassifierConfig(**config.to_dict())
+    assert (loaded.inputs, loaded.feature_size, loaded.embedding_size) == ("features", 7, 7)
