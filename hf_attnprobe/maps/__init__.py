@@ -5,5 +5,6 @@ saved next to the model. Start reading in ``fitting.py``.
 
 fitting.py        fits and certifies a map: :func:`fit_map`
 selection.py      splits the texts, compares the candidates, and repeats the choice with shuffled costs
+options.py        the share of the texts that choose, and the audit options that are refused
 attention_map.py  the map with its certificate: scores units, and is saved, loaded and published
 """

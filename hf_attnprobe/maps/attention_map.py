@@ -108,7 +108,7 @@ class AttentionMap:
         fitted = fit_map("bilstm-sst", "sst")
         fitted.map.save_pretrained("bilstm-sst")
         attention_map = AttentionMap.from_pretrained("bilstm-sst")
-        explain_text(model, tokenizer, "A gorgeous, witty movie.", map=attention_map)
+        explain_text(model, tokenizer, "A gorgeous, witty movie.", attention_map=attention_map)
     """
 
     ranking: str

@@ -39,6 +39,7 @@ from hf_attnprobe.maps.attention_map import (
     MapCertificate,
     compute_head_shares,
 )
+from hf_attnprobe.maps.options import CHOOSING_SHARE, CHOOSING_SHARE_RANGE, REFUSED_OPTIONS
 from hf_attnprobe.maps.selection import (
     MEAN_CANDIDATE,
     MIN_CHOOSING_TEXTS,
@@ -79,14 +80,6 @@ ANSWER_TESTS = ("sources", "permutation", "knockout")
 GATE_QUESTIONS = ("effect", "path_share", "path")
 """Questions about attention as a whole that must not be answered no: whether it matters which unit has
 which weight, and whether the decision (path_share) or the important units (path) act through attention."""
-CHOOSING_SHARE = 0.25
-"""Default share of the texts by which the map is chosen.
-
-Ten prompts are enough to choose, but certification is better with more texts, because the interval of
-faithfulness must lie above a threshold.
-"""
-CHOOSING_SHARE_RANGE = (0.1, 0.5)
-"""Smallest and largest share of the texts by which a map may be chosen."""
 MAX_BATCH_TEXTS = 16
 """Largest number of texts in a batch when the costs of all units are measured for the choice."""
 MAX_CONTROL_TEXTS = 100
@@ -96,8 +89,6 @@ The audit stores no costs of single words, so they are measured again for these 
 """
 N_CONTROL_RUNS = 20
 """Number of times that the choice is repeated with shuffled costs."""
-REFUSED_OPTIONS = ("layers", "heads", "head_sets", "screen", "share", "query", "limits")
-"""Audit options that cannot be combined with a map, which always concerns the whole model."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
+SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast", "map")
 """Names of the rankings with positive and negative scores.
 
 A positive score supports the prediction, a negative score opposes it.
@@ -208,6 +208,7 @@ PRINTED_COLUMNS = {
     "knockout": ("knockout", -1, "+"),
     "contrast": ("margin", -1, "+"),
     "attention": ("attention", 1, ""),
+    "map": ("fitted map", 1, ""),
 }
 """Format of a score column in the table that is printed for a prompt, by the ranking's name.
 

@@ -8,7 +8,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import hf_attnprobe
-from hf_attnprobe import audit, cli, compare, evaluate_scores, find_detection_limit, list_datasets
+from hf_attnprobe import (
+    audit,
+    cli,
+    compare,
+    evaluate_scores,
+    find_detection_limit,
+    fit_map,
+    list_datasets,
+)
 from hf_attnprobe import demonstration as demonstration
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.cli import commands
@@ -73,6 +81,9 @@ def list_allowed_flags() -> dict[str, set[str]]:
         "compare": list_parameters(compare)
         | list_option_fields(compare)
         | (ANSWER_FIELDS | MODEL_FIELDS | {"models", "json", "set", "fail_on_change"}),
+        "fit-map": list_parameters(fit_map)
+        | list_option_fields(fit_map)
+        | (ANSWER_FIELDS | MODEL_FIELDS | {"json"}),
         "study": list_parameters(study, StudyOptions) | {"json"},
         "detection-limit": list_parameters(find_detection_limit)
         | list_option_fields(find_detection_limit)
