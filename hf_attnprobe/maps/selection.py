@@ -49,6 +49,8 @@ prompts in ten draws, and with 10 prompts .91.
 """
 SMALLEST_COST = 1e-6
 """Largest cost that counts as a rounding error. A text without a larger cost cannot rank units."""
+NEGLIGIBLE_DIFFERENCE = 0.01
+"""Difference between two agreements that does not count, so that the simpler candidate is chosen."""
 
 MEAN_CANDIDATE = "attention"
 """Name of the ranking by the model's attention as a whole, the mean of all heads."""
@@ -170,7 +172,8 @@ def list_candidates(
             rankings.
 
     Returns:
-        The candidates, the one with the largest agreement first.
+        The candidates, the chosen one first. It has the largest agreement, or is the simplest of those
+        whose agreement is smaller by at most :data:`NEGLIGIBLE_DIFFERENCE`.
     """
     ranking_texts = [text for text in texts if text.has_order]
     candidates = [
@@ -181,8 +184,10 @@ def list_candidates(
     ]
     if all_heads:
         candidates += _list_head_candidates(ranking_texts, all_heads)
-    # Sorting is stable, so of two equal candidates the simpler one, which is listed first, wins.
-    return sorted(candidates, key=lambda candidate: -candidate.agreement)
+    best = max(candidate.agreement for candidate in candidates)
+    # Candidates are listed from the simplest one on.
+    chosen = next(c for c in candidates if c.agreement >= best - NEGLIGIBLE_DIFFERENCE)
+    return sorted(candidates, key=lambda c: (c is not chosen, -c.agreement))
 
 
 def measure_agreement(texts: Sequence[TextCosts], scores: Sequence[np.ndarray]) -> float:
