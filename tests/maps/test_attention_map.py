@@ -70,16 +70,15 @@ def test_a_prompt_is_scored_by_the_shares_of_the_heads(retrieval):
     row = planted_retrieval.draw_prompts(1)[0]
     n_words = len(row["context"].split())
     explainer = TextExplainer(model, tokenizer, make_map(model))
-    text = explainer.explain_answer(**row, units="word")
+    text = explainer.explain_answer(**row, answer="v3", units="word")
     assert list(text.scores)[:2] == ["attention", "map"]
     # The template of a prompt without a chat template puts further words around the passage, so the
     # prompt is read from the text itself.
-    prompt = "".join(
-        part for pair in zip(text.around, (*text.tokens, ""), strict=True) for part in pair
-    )
-    tokens = tokenizer(prompt, return_tensors="pt", return_offsets_mapping=True)
+    pairs = zip(text.around, (*text.tokens, ""), strict=True)
+    prompt = " ".join(part for pair in pairs for part in pair)
+    tokens = tokenizer(prompt, return_tensors="pt")
     n_before = len(tokenizer(text.around[0])["input_ids"])
-    answer = tokenizer(text.predicted, return_tensors="pt")["input_ids"]
+    answer = tokenizer("v3", return_tensors="pt")["input_ids"]
     ids = torch.cat([tokens["input_ids"], answer], dim=1)
     model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -90,7 +89,8 @@ def test_a_prompt_is_scored_by_the_shares_of_the_heads(retrieval):
         mean = rows.mean(0)
         expected += weight * mean / mean.sum()
     assert text.scores["map"] == pytest.approx(expected.tolist(), abs=1e-5)
-    table = str(explain(model, tokenizer, **row, units="word", attention_map=make_map(model)))
+    options = {"answer": "v3", "units": "word", "attention_map": make_map(model)}
+    table = str(explain(model, tokenizer, **row, **options))
     assert "fitted map" in table
 
 
