@@ -50,6 +50,10 @@ from hf_attnprobe.integrations.publishing import write_card as write_card
 from hf_attnprobe.integrations.trainer_callback import (
     AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
 )
+from hf_attnprobe.maps.attention_map import AttentionMap as AttentionMap
+from hf_attnprobe.maps.attention_map import MapCertificate as MapCertificate
+from hf_attnprobe.maps.fitting import FittedMap as FittedMap
+from hf_attnprobe.maps.fitting import fit_map as fit_map
 from hf_attnprobe.models.attention_classifier import (
     AttentionClassifierConfig as AttentionClassifierConfig,
 )

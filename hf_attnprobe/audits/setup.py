@@ -10,7 +10,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from hf_attnprobe.audits.self_checks import run_preflight_checks
 from hf_attnprobe.audits.site_selection import (
     AuditSelection,
     check_both_halves,
+    restrict_to_model,
     select_tests_and_sites,
 )
 from hf_attnprobe.audits.split_samples import (
@@ -253,6 +254,7 @@ def prepare_audit(
     *,
     folder: str | Path | None = None,
     reference_examples: "datasets.Dataset | None" = None,
+    model_tests: Collection[str] | None = None,
     is_warm_up: bool = False,
     show_progress: bool = False,
     leaves_out_undefined: bool = False,
@@ -265,6 +267,8 @@ def prepare_audit(
             generated answers. None for no folder.
         reference_examples: Prompts with another model's generated answers. They are explained
             instead of answers that this model would generate. None in an ordinary audit.
+        model_tests: Names of the only tests that run, and only for the model's attention as a whole;
+            None in an ordinary audit.
         is_warm_up: Whether to select only a few texts, to estimate the audit's duration.
         show_progress: Whether to display how many prompts have been answered.
         leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
@@ -279,6 +283,9 @@ def prepare_audit(
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
+    if model_tests is not None:
+        selection = restrict_to_model(selected.selection, model_tests)
+        selected = replace(selected, selection=selection)
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.

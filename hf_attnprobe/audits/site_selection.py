@@ -126,6 +126,28 @@ def select_tests_and_sites(
     )
 
 
+def restrict_to_model(selection: AuditSelection, test_names: Collection[str]) -> AuditSelection:
+    """Restrict a selection to some tests of the model's attention as a whole.
+
+    Args:
+        selection: The selection.
+        test_names: Names of the tests that remain, if they were selected.
+
+    Returns:
+        The selection without single heads and layers, if the model has several heads.
+    """
+    groups = [group for group in selection.groups if group.layer == group.head == ALL]
+    tests = {name: test for name, test in selection.tests.items() if name in test_names}
+    left_out = {name: reason for name, reason in selection.left_out.items() if name in test_names}
+    return replace(
+        selection,
+        heads=[] if groups else selection.heads,
+        groups=groups,
+        tests=tests,
+        left_out=left_out,
+    )
+
+
 def _set_target(test_options: Options, target: str | int | None) -> Options:
     """Set the class to explain in a test's options, unless they already name a class."""
     if isinstance(test_options, TargetOptions) and test_options.target is None:

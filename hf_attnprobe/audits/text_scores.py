@@ -6,7 +6,7 @@ scores do not depend on other texts.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from typing import Any, NamedTuple
@@ -380,6 +380,8 @@ class Explainer:
         attention_of: Description of the displayed attention, such as "the mean of all 72 heads".
         target: Class to explain; None for each text's predicted class.
         has_importances: Whether leave-one-out and gradients are computed in addition to attention.
+        compute_map: Function that computes the scores of an attention map, `[batch, keys]`, which are
+            displayed as "map"; None for no map.
     """
 
     model: AttentionModelBase
@@ -388,6 +390,7 @@ class Explainer:
     attention_of: str = ""
     target: Any = None
     has_importances: bool = True
+    compute_map: Callable[[Observation, Site], Tensor] | None = None
 
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """Compute the attention and importance scores of a text's units.
@@ -413,6 +416,7 @@ class Explainer:
         predicted, probability = describe_prediction(prediction, probs, batch, self.tokenizer)
         label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
+        scores |= self._compute_map_scores(observation)
         scores |= self._compute_importances(observation)
         is_content, unknown_id = batch.content_mask[0], self.tokenizer.unk_token_id
         segments = []
@@ -449,6 +453,9 @@ class Explainer:
         probs_without_passage = model.compute_probs_without_passage(observation)
         passage_gain = compute_answer_losses(observation, probs_without_passage[None])
         scores = {"attention": weights}
+        scores |= {
+            name: values[0] for name, values in self._compute_map_scores(observation).items()
+        }
         units_that_matter = None
         noise: tuple[float, ...] = ()
         if self._can_compute(EditableInputs):
@@ -509,6 +516,12 @@ class Explainer:
             around=prompt.around,
             unit=self.model.unit,
         )
+
+    def _compute_map_scores(self, observation: Observation) -> dict[str, Tensor]:
+        """Compute the scores of the attention map, `[batch, keys]`; empty without a map."""
+        if self.compute_map is None:
+            return {}
+        return {"map": self.compute_map(observation, self.site)}
 
     def _compute_importances(self, observation: Observation) -> dict[str, Tensor]:
         """Compute signed gradient × input and leave-one-out, each `[batch, keys]`.

@@ -1,7 +1,7 @@
 """The ``attnprobe`` command.
 
-Commands: demo, train, audit, evaluate-scores, retrain, study, compare, detection-limit, cite, report,
-card, datasets.
+Commands: demo, train, audit, evaluate-scores, retrain, study, compare, fit-map, detection-limit, cite,
+report, card, datasets.
 
 Each command calls one public function, and its flags are the function's arguments and options.
 Results are printed to stdout; progress and log messages go to stderr. If a command fails, it prints
@@ -105,7 +105,7 @@ def _choose_resume_advice(words: Sequence[str]) -> str:
     if words[:1] == ["demo"]:
         return "run the same command again to start over"
     has_output_dir = any(word.startswith("--output-dir") for word in words)
-    if words[:1] in (["audit"], ["evaluate-scores"]) and not has_output_dir:
+    if words[:1] in (["audit"], ["evaluate-scores"], ["fit-map"]) and not has_output_dir:
         return "nothing was saved; use --output-dir so that the same command can resume"
     return "run the same command again to resume"
 

@@ -50,6 +50,7 @@ from hf_attnprobe.demonstration import (
     format_rationale_line,
 )
 from hf_attnprobe.integrations.card_options import CardOptions, PublishingOptions
+from hf_attnprobe.maps.options import CHOOSING_SHARE, REFUSED_OPTIONS
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.retraining.options import DEFAULT_RETRAINING_TESTS, RetrainOptions
 from hf_attnprobe.retraining.options import OPTIONS_BY_TEST as RETRAININGS
@@ -91,6 +92,31 @@ def add_audit_command(parser: CommandParser) -> None:
         "'faithfulness<.5' or 'accuracy<.9'. With 'faithfulness<.5 surely', the whole confidence "
         "interval must meet the condition; with 'possibly', one end of it",
     )
+
+
+def add_fit_map_command(parser: CommandParser) -> None:
+    """Add the flags of ``attnprobe fit-map``."""
+    add_help_all_flag(parser)
+    add_option_flags(parser.add_argument_group("the model"), SavedModel)
+    parser.add_argument(
+        "--choosing-share",
+        type=float,
+        default=CHOOSING_SHARE,
+        metavar="SHARE",
+        help="share of the texts by which the map is chosen, from 0.1 to 0.5; the others certify it "
+        "(default: %(default)s)",
+    )
+    add_option_flags(parser.add_argument_group("data"), Data, excluded=["train_limit"])
+    add_answer_flags(parser)
+    audit_group = parser.add_argument_group("the audit of the certifying texts")
+    add_option_flags(audit_group, AuditOptions, excluded=REFUSED_OPTIONS)
+    parser.add_argument(
+        "--output-dir",
+        metavar="FOLDER",
+        help="folder for attention_map.json (only if a map is certified), fit_map.json and the audit; "
+        "run the same command again to resume (default: nothing is saved)",
+    )
+    add_json_flag(parser, "result")
 
 
 def _add_output_flags(parser: CommandParser) -> None:
@@ -213,6 +239,29 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 
     report = evaluate_scores(scores=arguments["scores"], **audit_arguments)
     _print_audit(report, arguments)
+
+
+def run_fit_map(arguments: dict[str, Any]) -> None:
+    """Choose an attention map of a model, certify it on other texts, and print the result."""
+    from hf_attnprobe.maps.attention_map import MAP_FILE
+    from hf_attnprobe.maps.fitting import CERTIFICATION_FOLDER, fit_map
+
+    fitted = fit_map(
+        select_options(arguments, SavedModel),
+        build_data(arguments),
+        choosing_share=arguments["choosing_share"],
+        options=select_options(arguments, AuditOptions),
+        output_dir=arguments["output_dir"],
+    )
+    if arguments["json"]:
+        print_text(json.dumps(fitted.to_json()))
+        return
+    print_text(str(fitted))
+    if arguments["output_dir"] is not None:
+        folder = Path(arguments["output_dir"])
+        if fitted.map is not None:
+            print_text(f"map in {folder / MAP_FILE}")
+        print_text(f"audit in {folder / CERTIFICATION_FOLDER}")
 
 
 def _build_audit_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -708,6 +757,7 @@ COMMANDS: dict[str, Callable[[dict[str, Any]], int | None]] = {
     "retrain": run_retrain,
     "study": run_study,
     "compare": run_compare,
+    "fit-map": run_fit_map,
     "detection-limit": run_detection_limit,
     "cite": run_cite,
     "report": run_report,
@@ -752,6 +802,11 @@ COMMAND_HELP: dict[str, tuple[Callable[[CommandParser], None], str, str]] = {
         add_compare_command,
         "audit several models or versions of a model, and compare each with the first",
         "bert bert-2 int8 --dataset sst --output-dir comparison",
+    ),
+    "fit-map": (
+        add_fit_map_command,
+        "choose an attention map of a model, and certify it on other texts",
+        "--model bilstm-sst --dataset sst --output-dir map",
     ),
     "detection-limit": (
         add_detection_limit_command,

@@ -16,6 +16,7 @@ from hf_attnprobe.plots.highlighted_text import (
 
 RANKING_TITLES = {
     "attention": "attention",
+    "map": "fitted map",
     "leave_one_out": "leave-one-out",
     "knockout": "knockout",
     "contrast": "contrast",
@@ -25,6 +26,7 @@ RANKING_TITLES = {
 
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
+    "map": "the score in an attention map that was fitted to the model",
     "leave_one_out": "the drop of the {output} without the {unit}",
     "knockout": "the drop of the answer if no later token can attend to the {unit}",
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",

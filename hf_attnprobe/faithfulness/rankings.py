@@ -145,7 +145,7 @@ batch. More keys need more memory."""
 
 
 @dataclass(frozen=True)
-class AttentionMap:
+class MapFunction:
     """Map from a head or a layer that may explain a prediction, and its requirements.
 
     Attributes:
@@ -346,23 +346,23 @@ def compute_value_zeroing_rollout(observation: Observation, site: Site) -> Tenso
 
 
 HEAD_MAPS = {
-    "raw_attention": AttentionMap(get_raw_attention),
-    "attention_times_gradient": AttentionMap(compute_attention_times_gradient, (Differentiable,)),
-    "effective_attention": AttentionMap(
+    "raw_attention": MapFunction(get_raw_attention),
+    "attention_times_gradient": MapFunction(compute_attention_times_gradient, (Differentiable,)),
+    "effective_attention": MapFunction(
         compute_effective_attention, (HeadValues,), is_difference=True
     ),
-    "norm_based": AttentionMap(compute_norm_based_attention, (HeadValues, OutputProjections)),
+    "norm_based": MapFunction(compute_norm_based_attention, (HeadValues, OutputProjections)),
 }
 """Attention maps for single heads, by name. Each entry has the function that computes the map, and
 the capabilities that the model needs for it."""
 LAYER_MAPS = {
-    "mean_attention": AttentionMap(compute_mean_attention),
-    "rollout": AttentionMap(compute_rollout, (Stack,)),
-    "layer_norm_based": AttentionMap(
+    "mean_attention": MapFunction(compute_mean_attention),
+    "rollout": MapFunction(compute_rollout, (Stack,)),
+    "layer_norm_based": MapFunction(
         compute_norm_based_layer_attention, (HeadValues, OutputProjections)
     ),
-    "value_zeroing": AttentionMap(compute_value_zeroing, (BlockOutputs,), is_difference=True),
-    "value_zeroing_rollout": AttentionMap(
+    "value_zeroing": MapFunction(compute_value_zeroing, (BlockOutputs,), is_difference=True),
+    "value_zeroing_rollout": MapFunction(
         compute_value_zeroing_rollout, (Stack, BlockOutputs), is_difference=True
     ),
 }

@@ -31,6 +31,7 @@ from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, rest
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
+from hf_attnprobe.maps.attention_map import AttentionMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
@@ -58,13 +59,21 @@ class TextExplainer:
     Args:
         model: A model with a head for a task, or a language model. It is not changed.
         tokenizer: Its tokenizer.
+        attention_map: Attention map of this model, whose scores are added as "map"; None for no map.
 
     Raises:
-        AttnProbeError: The model cannot be audited, or the tokenizer belongs to another model.
+        AttnProbeError: The model cannot be audited, the tokenizer belongs to another model, or the map
+            belongs to another model.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: PreTrainedTokenizerBase,
+        attention_map: AttentionMap | None = None,
+    ) -> None:
         self.model, self.tokenizer = unwrap_module(model), tokenizer
+        self.attention_map = attention_map
 
     @cached_property
     def _explainer(self) -> Explainer:
@@ -84,7 +93,17 @@ class TextExplainer:
                 ", ".join(missing_inputs),
             )
         site, attention_name = choose_model_attention(subject.adapter)
-        return Explainer(subject.adapter, subject.tokenizer, site, attention_of=attention_name)
+        compute_map = None
+        if self.attention_map is not None:
+            self.attention_map.check_model(subject.adapter)
+            compute_map = self.attention_map.compute_scores
+        return Explainer(
+            subject.adapter,
+            subject.tokenizer,
+            site,
+            attention_of=attention_name,
+            compute_map=compute_map,
+        )
 
     @cached_property
     def _is_language_model(self) -> bool:
@@ -266,7 +285,7 @@ def _check_text(text: object) -> None:
 
 
 @public_function
-def explain(
+def explain(  # noqa: PLR0913
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
     context: str | Sequence[str],
@@ -276,6 +295,7 @@ def explain(
     other: str | None = None,
     span: str | tuple[int, int] | None = None,
     units: Units = "sentence",
+    attention_map: AttentionMap | None = None,
 ) -> HighlightedText:
     """Measure how much an answer of a language model depends on each unit of a passage.
 
@@ -294,6 +314,7 @@ def explain(
         span: Part of the answer to explain, as text or as start and end character; None for the
             whole answer.
         units: Units into which the passage is split.
+        attention_map: Attention map of this model, from :func:`fit_map`. Its scores are added as ``map``.
 
     Returns:
         The passage with scores; its property ``units`` has one row per unit.
@@ -305,7 +326,7 @@ def explain(
     Example:
         print(explain(model, tokenizer, passage, "Who directs it?"))
     """
-    explainer = TextExplainer(model, tokenizer)
+    explainer = TextExplainer(model, tokenizer, attention_map)
     return explainer.explain_answer(context, question, answer, other=other, span=span, units=units)
 
 
@@ -315,6 +336,7 @@ def explain_text(
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
+    attention_map: AttentionMap | None = None,
     **arguments: Any,
 ) -> HighlightedText:
     """Predict one text with a model, and score the importance of each token.
@@ -325,6 +347,7 @@ def explain_text(
         text: A text, or the first text of a pair. A language model needs a dict with the keys
             ``context`` and ``question``.
         text_pair: The second text of a pair; None for a single text.
+        attention_map: Attention map of this model, from :func:`fit_map`. Its scores are added as ``map``.
         arguments: ``choices`` for a multiple-choice model, see :meth:`TextExplainer.explain`.
 
     Returns:
@@ -333,7 +356,7 @@ def explain_text(
     Example:
         print(explain_text(model, tokenizer, "A gorgeous, witty movie."))
     """
-    return TextExplainer(model, tokenizer).explain(text, text_pair, **arguments)
+    return TextExplainer(model, tokenizer, attention_map).explain(text, text_pair, **arguments)
 
 
 @public_function
@@ -342,6 +365,7 @@ def explain_html(
     tokenizer: PreTrainedTokenizerBase,
     text: str | Mapping[str, Any],
     text_pair: str | None = None,
+    attention_map: AttentionMap | None = None,
     **arguments: Any,
 ) -> str:
     """Explain a prediction like :func:`explain_text`, and render it as an HTML fragment.
@@ -352,12 +376,13 @@ def explain_html(
         text: A text, or the first text of a pair. A language model needs a dict with the keys
             ``context`` and ``question``.
         text_pair: The second text of a pair; None for a single text.
+        attention_map: Attention map of this model, from :func:`fit_map`. Its scores are added as ``map``.
         arguments: ``choices`` for a multiple-choice model, see :meth:`TextExplainer.explain`.
 
     Returns:
         HTML with CSS, without scripts.
     """
-    return TextExplainer(model, tokenizer).render_html(text, text_pair, **arguments)
+    return TextExplainer(model, tokenizer, attention_map).render_html(text, text_pair, **arguments)
 
 
 class AttentionExplainPipeline(Pipeline):
@@ -378,6 +403,7 @@ class AttentionExplainPipeline(Pipeline):
     Example:
         explain = pipeline("attention-explain", model="bilstm-sst")
         explain("A gorgeous, witty movie.")
+        pipeline("attention-explain", model="bilstm-sst", attention_map=attention_map)
         explain([{"text": "…", "text_pair": "…"}, "another text"])
     """
 
@@ -386,12 +412,22 @@ class AttentionExplainPipeline(Pipeline):
     _load_feature_extractor = False  # type: ignore[assignment]
     _load_video_processor = False  # type: ignore[assignment]
     _load_tokenizer = True  # type: ignore[assignment]
+    attention_map: AttentionMap | None = None
 
     def _sanitize_parameters(self, **parameters: Any) -> tuple[dict, dict, dict]:
+        attention_map = parameters.pop("attention_map", None)
         if parameters:
             raise AttnProbeError(
-                f"the pipeline attention-explain has no options, got {', '.join(parameters)}"
+                "the pipeline attention-explain has no options except attention_map, got "
+                f"{', '.join(parameters)}"
             )
+        if attention_map is not None:
+            if not isinstance(attention_map, AttentionMap):
+                raise AttnProbeError(
+                    "expected an AttentionMap for attention_map, got "
+                    f"{type(attention_map).__name__}. Use AttentionMap.from_pretrained(folder)."
+                )
+            self.attention_map = attention_map
         return {}, {}, {}
 
     @cached_property
@@ -399,7 +435,7 @@ class AttentionExplainPipeline(Pipeline):
         """Explainer of this model; ``explainer.render_html(text)`` returns HTML."""
         # `pipeline` raises an error for a model without a tokenizer.
         assert self.tokenizer is not None
-        return TextExplainer(self.model, self.tokenizer)
+        return TextExplainer(self.model, self.tokenizer, self.attention_map)
 
     def __call__(
         self,
@@ -426,6 +462,11 @@ class AttentionExplainPipeline(Pipeline):
         Raises:
             AttnProbeError: An input is not valid for the model, or an option is unknown.
         """
+        if "attention_map" in kwargs:
+            raise AttnProbeError(
+                "attention_map cannot be changed in a call. Set it when the pipeline is created, as in "
+                'pipeline("attention-explain", model=model, attention_map=attention_map).'
+            )
         self._sanitize_parameters(**kwargs)
         is_single = isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable)
         texts: Iterable[Any] = [inputs] if is_single else inputs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast")
+SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast", "map")
 """Names of the rankings with positive and negative scores.
 
 A positive score supports the prediction, a negative score opposes it.
@@ -266,6 +266,7 @@ PRINTED_COLUMNS = {
     "knockout": ("knockout", "+"),
     "contrast": ("contrast", "+"),
     "attention": ("attention", ""),
+    "map": ("fitted map", ""),
 }
 """Format of a column in the table that is printed for a prompt, by the name of its scores.
 

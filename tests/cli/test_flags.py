@@ -15,6 +15,7 @@ from hf_attnprobe import (
     compare,
     evaluate_scores,
     find_detection_limit,
+    fit_map,
     list_datasets,
 )
 from hf_attnprobe import demonstration as demonstration
@@ -81,6 +82,9 @@ def list_allowed_flags() -> dict[str, set[str]]:
         "compare": list_parameters(compare)
         | list_option_fields(compare)
         | (ANSWER_FIELDS | MODEL_FIELDS | {"models", "json", "set", "fail_on_change"}),
+        "fit-map": list_parameters(fit_map)
+        | list_option_fields(fit_map)
+        | (ANSWER_FIELDS | MODEL_FIELDS | {"json"}),
         "study": list_parameters(study, StudyOptions) | {"json"},
         "detection-limit": list_parameters(find_detection_limit)
         | list_option_fields(find_detection_limit)

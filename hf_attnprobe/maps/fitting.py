@@ -1,0 +1,650 @@
+"""Fit an attention map to a model, and certify it on texts that the choice did not see."""
+
+import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_attnprobe.audits.audited_model import ModelLike
+from hf_attnprobe.audits.cost_model import AuditProgress
+from hf_attnprobe.audits.identity import hash_json
+from hf_attnprobe.audits.options import AuditOptions
+from hf_attnprobe.audits.pipeline import run_prepared_audit
+from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
+from hf_attnprobe.audits.text_scores import choose_model_attention
+from hf_attnprobe.audits.user_scores import UserScores, attach_scores
+from hf_attnprobe.core.distributed import require_single_process
+from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import public_function
+from hf_attnprobe.core.progress import ProgressBar
+from hf_attnprobe.core.serialization import convert_to_plain
+from hf_attnprobe.faithfulness.passage_units import measure_deletion_effects
+from hf_attnprobe.faithfulness.rankings import (
+    TEXT_RANKINGS,
+    USER_SCORE_RANKINGS,
+    compute_ranking,
+)
+from hf_attnprobe.faithfulness.scale import compute_leave_one_out_losses, list_rankings
+from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
+from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
+from hf_attnprobe.inference.encoding import ImageReader, Text
+from hf_attnprobe.maps.attention_map import (
+    AttentionMap,
+    GateValue,
+    MapCertificate,
+    compute_head_shares,
+)
+from hf_attnprobe.maps.options import CHOOSING_SHARE, CHOOSING_SHARE_RANGE, REFUSED_OPTIONS
+from hf_attnprobe.maps.selection import (
+    MEAN_CANDIDATE,
+    MIN_CHOOSING_TEXTS,
+    Candidate,
+    HeadIndex,
+    ShuffledControl,
+    TextCosts,
+    list_candidates,
+    run_shuffled_control,
+    split_texts,
+)
+from hf_attnprobe.protocol import AnswersFromPassage, EditableInputs, Observation, Site
+from hf_attnprobe.reports.report import Report
+from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.grades import Answer, grade, join_answers, list_possible_answers
+from hf_attnprobe.statistics.scale import compute_faithfulness
+from hf_attnprobe.statistics.verdicts import (
+    RULES,
+    QuestionSet,
+    choose_question_set,
+    index_by_rule,
+)
+from hf_attnprobe.storage.folders import check_writable, write_json
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+RESULT_FILE = "fit_map.json"
+"""Name of the file in the output folder with the result, whether or not a map was certified."""
+CERTIFICATION_FOLDER = "certification"
+"""Name of the folder in the output folder with the audit of the certifying texts."""
+CLASSIFIER_TESTS = ("exchange", "scale", "erasure", "permutation", "uniform_attention")
+"""Tests that measure the faithfulness of all rankings, and the gate, of a classifier."""
+ANSWER_TESTS = ("sources", "permutation", "knockout")
+"""Tests that measure the faithfulness of a map, and the gate, of a language model."""
+GATE_QUESTIONS = ("effect", "path_share", "path")
+"""Questions about attention as a whole that must not be answered no: whether it matters which unit has
+which weight, and whether the decision (path_share) or the important units (path) act through attention."""
+MAX_BATCH_TEXTS = 16
+"""Largest number of texts in a batch when the costs of all units are measured for the choice."""
+MAX_CONTROL_TEXTS = 100
+"""Largest number of certifying texts on which a classifier's shuffled control is measured.
+
+The audit stores no costs of single words, so they are measured again for these texts.
+"""
+N_CONTROL_RUNS = 20
+"""Number of times that the choice is repeated with shuffled costs."""
+
+
+@dataclass(frozen=True)
+class CandidateResult:
+    """A candidate with its results on both parts of the texts.
+
+    Attributes:
+        name: Name of the candidate.
+        description: What it shows.
+        agreement: Agreement with the costs of removing units in the choosing texts.
+        faithfulness: Faithfulness on the certifying texts; None if it was not measured there.
+        is_chosen: Whether it was chosen.
+    """
+
+    name: str
+    description: str
+    agreement: float
+    faithfulness: Estimate | None
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class FittedMap:
+    """Result of :func:`fit_map`.
+
+    Attributes:
+        map: The certified map; None if no map was certified.
+        answer: Whether the chosen map shows what the predictions are based on.
+        reason: Sentence that states why a map was certified or not.
+        model: Name of the model.
+        dataset: Data set and split.
+        gate: Answers about the model's attention as a whole.
+        candidates: All candidates, the chosen one first; empty if the model does not pass the gate.
+        ceiling: Faithfulness of the order by leaving out each unit, which needs one forward pass per
+            unit and is not a map of attention; None for a language model, whose scale ends there.
+        control: What maps achieve that are chosen by shuffled costs; None without candidates.
+        n_choosing: Number of texts by which the map was chosen.
+        n_certifying: Number of other texts, on which it was certified.
+        report: Audit report of the certifying texts.
+    """
+
+    map: AttentionMap | None
+    answer: Answer
+    reason: str
+    model: str
+    dataset: str
+    gate: tuple[GateValue, ...]
+    candidates: tuple[CandidateResult, ...]
+    ceiling: Estimate | None
+    control: ShuffledControl | None
+    n_choosing: int
+    n_certifying: int
+    report: Report = field(repr=False, compare=False)
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether a map was certified."""
+        return self.map is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the result to plain data, as printed by ``attnprobe fit-map --json``."""
+        fields = {name: value for name, value in vars(self).items() if name != "report"}
+        return convert_to_plain(fields)
+
+    def __str__(self) -> str:
+        lines = [self.reason]
+        if self.candidates:
+            lines += ["", *_format_candidates(self.candidates)]
+        if self.ceiling is not None and self.candidates:
+            lines.append(
+                "For comparison: leaving out each word, which is not a map of attention, reaches "
+                f"{self.ceiling.interval_text}."
+            )
+        if self.control is not None:
+            lines.append(
+                f"Control: maps chosen by shuffled costs reach an agreement of "
+                f"{self.control.mean:.2f} on average and {self.control.largest:.2f} at most on the "
+                f"other texts; {self.control.n_passing} of {self.control.n_runs} would pass."
+            )
+        if self.gate:
+            values = [
+                f"{RULES[value.rule].name.lower()} {value.estimate.interval_text} ({value.answer})"
+                for value in self.gate
+            ]
+            lines.append(f"Attention as a whole: {', '.join(values)}.")
+        lines.append(
+            f"Texts: {self.n_choosing} to choose, {self.n_certifying} others to certify, from "
+            f"{self.dataset}."
+        )
+        return "\n".join(lines)
+
+
+def _format_candidates(candidates: Sequence[CandidateResult]) -> list[str]:
+    """Format the candidates as the lines of a table."""
+    width = max(len(candidate.description) for candidate in candidates)
+    lines = [f"  {'candidate':{width}}  agreement (choosing)  faithfulness (certifying)"]
+    for candidate in candidates:
+        measured = "not measured"
+        if candidate.faithfulness is not None and candidate.faithfulness.n:
+            measured = candidate.faithfulness.interval_text
+        mark = "*" if candidate.is_chosen else " "
+        lines.append(
+            f"{mark} {candidate.description:{width}}  {candidate.agreement:20.2f}  {measured}"
+        )
+    return lines
+
+
+@public_function
+def fit_map(
+    model: ModelLike,
+    dataset: Any,
+    *,
+    choosing_share: float = CHOOSING_SHARE,
+    options: AuditOptions = AuditOptions(),
+    output_dir: str | Path | None = None,
+    tokenizer: "PreTrainedTokenizerBase | None" = None,
+    progress: bool = True,
+) -> FittedMap:
+    """Choose an attention map of a model, and certify it on other texts.
+
+    The texts are split by a hash of their ids. A map is chosen by what leaving out each unit costs in
+    the first part. An audit of the second part then measures the faithfulness of the chosen map, and
+    whether attention has an effect at all. The map is certified if the answer to both is yes.
+
+    For language models, the candidates are the mean of all heads, the best layer, and the k best
+    heads. For other models, they are the rankings that an audit measures: attention, its last layer,
+    attention × gradient, rollout and so on.
+
+    Args:
+        model: The model, as :func:`audit` accepts it.
+        dataset: The data set, as :func:`audit` accepts it. For a language model, about 20 prompts to
+            choose and 60 to certify are advisable.
+        choosing_share: Share of the texts by which the map is chosen, from 0.1 to 0.5.
+        options: Audit options. Options that select heads cannot be used.
+        output_dir: Folder for the result, the certified map and the audit; None saves nothing.
+        tokenizer: Tokenizer for a model that is passed as an object.
+        progress: Whether to display a progress bar on stderr.
+
+    Returns:
+        The result. Its ``map`` is None if no map was certified, and ``reason`` states why.
+
+    Raises:
+        AttnProbeError: An option cannot be used, or there are too few texts.
+
+    Example::
+
+        fitted = fit_map("bilstm-sst", Data("sst", test_limit=400))
+        print(fitted)
+        if fitted.map is not None:
+            fitted.map.save_pretrained("bilstm-sst")
+    """
+    require_single_process("fit-map")
+    _check_options(choosing_share, options)
+    if output_dir is not None:
+        check_writable(output_dir)
+    options = replace(options, prune=False)
+    request = AuditRequest(model, dataset, None, options, tokenizer)
+    bar = ProgressBar("fit-map", visible=progress, n_parts=3, part_name="step")
+    with bar, discard_answers_of_refused_run(output_dir):
+        bar.start_part("preparing")
+        audit = prepare_audit(
+            request,
+            folder=output_dir,
+            model_tests=(*CLASSIFIER_TESTS, *ANSWER_TESTS),
+            show_progress=progress,
+        )
+        fitted = _fit_prepared_map(audit, choosing_share, output_dir, bar)
+    if output_dir is not None:
+        write_json(Path(output_dir) / RESULT_FILE, fitted.to_json())
+        if fitted.map is not None:
+            fitted.map.save_pretrained(output_dir)
+    return fitted
+
+
+def _check_options(choosing_share: float, options: AuditOptions) -> None:
+    """Raise an error if the share is out of range, or if an option selects heads or texts."""
+    smallest, largest = CHOOSING_SHARE_RANGE
+    if not smallest <= choosing_share <= largest:
+        raise AttnProbeError(
+            f"expected choosing_share from {smallest} to {largest}, got {choosing_share}"
+        )
+    default_options = AuditOptions()
+    for name in REFUSED_OPTIONS:
+        if getattr(options, name) != getattr(default_options, name):
+            flag = name.replace("_", "-")
+            raise AttnProbeError(
+                f"--{flag} cannot be used with fit-map, which concerns the attention of the whole "
+                "model and all texts. Leave it out."
+            )
+
+
+# --- Fitting -------------------------------------------------------------------------------------
+
+
+def _fit_prepared_map(
+    audit: PreparedAudit, choosing_share: float, output_dir: str | Path | None, bar: ProgressBar
+) -> FittedMap:
+    """Choose a map on some texts of a prepared audit, and certify it on the others."""
+    adapter = audit.audited_model.adapter
+    if adapter.lacks(EditableInputs) is not None:
+        raise AttnProbeError(
+            f"a map cannot be chosen, because no unit can be left out: {adapter.lacks(EditableInputs)}"
+        )
+    choosing_ids, certifying_ids = split_texts(
+        {text.example_id: text.identity for text in audit.tokenized.texts}, choosing_share
+    )
+    choosing_texts = [text for text in audit.tokenized.texts if text.example_id in choosing_ids]
+    certifying_texts = [text for text in audit.tokenized.texts if text.example_id in certifying_ids]
+    is_prompted = adapter.lacks(AnswersFromPassage) is None
+    all_heads = [(site.layer, site.head) for site in adapter.sites()] if is_prompted else []
+
+    bar.start_part(f"choosing by {len(choosing_texts)} texts")
+    with audit.adapt_to_machine():
+        choosing = _measure_costs(audit, choosing_texts, bar)
+    n_ranking = sum(text.has_order for text in choosing)
+    if n_ranking < MIN_CHOOSING_TEXTS:
+        raise AttnProbeError(
+            f"expected at least {MIN_CHOOSING_TEXTS} texts by which a map can be chosen, got "
+            f"{n_ranking} of {len(choosing_texts)}: the others have a single unit, no unit that "
+            "matters, or an answer that the model does not give itself. Use more texts, or a larger "
+            "choosing share."
+        )
+    candidates = list_candidates(choosing, all_heads)
+    chosen = candidates[0]
+
+    bar.start_part(f"certifying on {len(certifying_texts)} texts")
+    certifying: list[TextCosts] = []
+    if is_prompted:
+        with audit.adapt_to_machine():
+            certifying = _measure_costs(audit, certifying_texts, bar, has_costs=False)
+    certification = _prepare_certification(
+        audit, certifying_texts, chosen, certifying, all_heads, choosing_share
+    )
+    folder = None if output_dir is None else Path(output_dir) / CERTIFICATION_FOLDER
+    # The bar of fit-map is open already, and displays the progress of the audit.
+    report = run_prepared_audit(certification, folder, AuditProgress(bar.visible))
+    gate, closed_reason = judge_gate(report)
+    result = FittedMap(
+        map=None,
+        answer=Answer.CANNOT_SAY,
+        reason=closed_reason,
+        model=audit.audited_model.name,
+        dataset=str(report.dataset),
+        gate=gate,
+        candidates=(),
+        ceiling=_measure_ceiling(report),
+        control=None,
+        n_choosing=len(choosing_texts),
+        n_certifying=len(certifying_texts),
+        report=report,
+    )
+    if closed_reason:
+        return result
+    if is_prompted:
+        certifying = _read_costs(certifying, report)
+    else:
+        control_texts = certifying_texts[:MAX_CONTROL_TEXTS]
+        with audit.adapt_to_machine():
+            certifying = _measure_costs(audit, control_texts, bar)
+    control = run_shuffled_control(
+        choosing,
+        [text for text in certifying if text.has_order],
+        all_heads,
+        n_runs=N_CONTROL_RUNS,
+        threshold=report.rules["faithfulness"].yes,
+        seed=audit.options.seed,
+    )
+    return _certify(result, candidates, control, adapter.compute_fingerprint())
+
+
+@torch.enable_grad()
+def _measure_costs(
+    audit: PreparedAudit,
+    texts: Sequence[Text],
+    bar: ProgressBar,
+    *,
+    has_costs: bool = True,
+) -> list[TextCosts]:
+    """Measure what leaving out each unit costs, and how all candidates score the units.
+
+    Args:
+        audit: The prepared audit.
+        texts: The texts.
+        bar: Progress bar.
+        has_costs: Whether units are left out. Otherwise, all costs are 0.
+
+    Returns:
+        One record per text, shortest texts first.
+    """
+    adapter, tokenizer = audit.audited_model.adapter, audit.audited_model.tokenizer
+    site, _ = choose_model_attention(adapter)
+    is_prompted = adapter.lacks(AnswersFromPassage) is None
+    batch_size = min(audit.options.batch_size, MAX_BATCH_TEXTS)
+    batches = iterate_batches(
+        adapter, sort_by_length(texts), tokenizer.pad_token_id or 0, batch_size
+    )
+    records: list[TextCosts] = []
+    for batch in batches:
+        observation = adapter.observe(batch).with_target(audit.options.target)
+        costs = torch.zeros(batch.content_mask.shape, dtype=torch.float64)
+        head_shares = None
+        if is_prompted:
+            scores = {MEAN_CANDIDATE: observation.read(site)}
+            heads = [compute_head_shares(observation, head) for head in adapter.sites()]
+            head_shares = torch.stack(heads, dim=1)
+            is_greedy = adapter.require(AnswersFromPassage).is_greedy(observation)
+            if has_costs:
+                with torch.no_grad():
+                    # Only answers of the model itself count, as in an audit.
+                    costs = measure_deletion_effects(observation) * is_greedy[:, None]
+        else:
+            scores = _rank_by_candidates(observation, site, audit.options.seed)
+            if has_costs:
+                costs = compute_leave_one_out_losses(observation).abs()
+        records += _split_batch(observation, costs, scores, head_shares)
+        bar.update_count(len(records), len(texts), "texts")
+    return records
+
+
+def _rank_by_candidates(observation: Observation, site: Site, seed: int) -> dict[str, Tensor]:
+    """Compute the rank of each unit in each ranking that can be chosen, `[batch, keys]` by name.
+
+    Rankings that do not read attention, such as leave-one-out, cannot be chosen.
+    """
+    return {
+        name: compute_ranking(observation, site, name, seed=seed)
+        for name in list_rankings(observation, site)
+        if name not in (*TEXT_RANKINGS, *USER_SCORE_RANKINGS)
+    }
+
+
+def _split_batch(
+    observation: Observation,
+    costs: Tensor,
+    scores: Mapping[str, Tensor],
+    head_shares: Tensor | None,
+) -> list[TextCosts]:
+    """Split the costs and scores of a batch into one record per text, without padding."""
+    records = []
+    for row, is_unit in enumerate(observation.batch.content_mask.cpu()):
+
+        def select_units(values: Tensor, row: int = row, is_unit: Tensor = is_unit) -> Any:
+            return values[row].detach().cpu().double()[..., is_unit].numpy()
+
+        records.append(
+            TextCosts(
+                example_id=int(observation.batch.example_ids[row]),
+                costs=select_units(costs),
+                scores={name: select_units(values) for name, values in scores.items()},
+                head_shares=None if head_shares is None else select_units(head_shares),
+            )
+        )
+    return records
+
+
+def _prepare_certification(
+    audit: PreparedAudit,
+    texts: Sequence[Text],
+    chosen: Candidate,
+    records: Sequence[TextCosts],
+    all_heads: Sequence[HeadIndex],
+    choosing_share: float,
+) -> PreparedAudit:
+    """Restrict a prepared audit to the certifying texts, and attach the scores of chosen heads.
+
+    Args:
+        audit: The prepared audit of all texts.
+        texts: The certifying texts.
+        chosen: The chosen candidate.
+        records: Scores of all heads in the certifying texts.
+        all_heads: The heads to which these scores belong.
+        choosing_share: Share of the texts by which the map was chosen.
+    """
+    identity = {**audit.identity, "choosing_share": choosing_share}
+    if chosen.heads:
+        tokenizer = audit.audited_model.tokenizer
+        # A language model has no image processor instead of a tokenizer.
+        assert not isinstance(tokenizer, ImageReader)
+        scores_by_id = {
+            record.example_id: UserScores(chosen.score_units(record, all_heads).tolist())
+            for record in records
+        }
+        texts = attach_scores(texts, scores_by_id, audit.audited_model.adapter, tokenizer, {})
+        identity["map_scores_fingerprint"] = hash_json({t.example_id: t.scores for t in texts})
+    tokenized = replace(audit.tokenized, texts=[*texts])
+    return replace(audit, tokenized=tokenized, identity=identity, n_texts=len(texts))
+
+
+def _read_costs(records: Sequence[TextCosts], report: Report) -> list[TextCosts]:
+    """Read the costs of deleting each unit, which the audit has measured, from a report's rows.
+
+    Only prompts whose answer the model gives itself are returned.
+    """
+    assert report.evidence is not None
+    texts = report.evidence.texts
+    record_by_id = {record.example_id: record for record in records}
+    with_costs = []
+    frame = texts.to_frame()
+    for example_id in texts.index:
+        record = record_by_id[int(example_id)]
+        names = [f"unit_loss@{unit}" for unit in range(len(record.costs))]
+        costs = frame.loc[example_id, names].to_numpy(dtype=float)
+        with_costs.append(replace(record, costs=costs))
+    return with_costs
+
+
+# --- Certification -------------------------------------------------------------------------------
+
+
+def judge_gate(report: Report) -> tuple[tuple[GateValue, ...], str]:
+    """Check whether attention as a whole has an effect, so that a map of it can mean anything.
+
+    A map can rank the units well although attention does nothing, if the model reads the same units
+    in another way. Faithfulness cannot notice this, but these answers can.
+
+    Args:
+        report: Audit report of the certifying texts.
+
+    Returns:
+        The answers, and a sentence that states why nothing is fitted; empty if the gate is passed.
+    """
+    findings = index_by_rule(report.findings)
+    question_set = choose_question_set(findings)
+    values, problems = [], []
+    gate = findings.get(question_set.gate)
+    if gate is not None and gate.n and gate.answer != Answer.YES:
+        situation, _ = question_set.closed_texts
+        problems.append(situation)
+    for key in GATE_QUESTIONS:
+        if key not in question_set.questions:
+            continue
+        finding = findings.get(key)
+        rule = report.rules[key]
+        if finding is None or not finding.n:
+            problems.append(f"{rule.name.lower()} could not be measured")
+            continue
+        values.append(GateValue(key, str(finding.answer), finding.estimate))
+        if finding.answer == Answer.NO:
+            problems.append(f"{report.words.fill(rule.if_no)} ({finding.number})")
+        elif finding.answer == Answer.CANNOT_SAY:
+            problems.append(f"the answer to {rule.name.lower()} is open ({finding.number})")
+    if not problems:
+        return tuple(values), ""
+    return tuple(values), f"Nothing is fitted: {'; '.join(problems)}."
+
+
+def measure_map_faithfulness(report: Report, ranking: str) -> Estimate:
+    """Measure the faithfulness of a ranking, as an audit measures that of attention.
+
+    Args:
+        report: An audit report with rows.
+        ranking: Name of the ranking, such as "product" or "given".
+
+    Returns:
+        The faithfulness; its n is 0 if it was not measured.
+    """
+    assert report.evidence is not None
+    explained = report.evidence.explained_evidence
+    return compute_faithfulness(explained.texts, ranking, explained.parts).score
+
+
+def _measure_ceiling(report: Report) -> Estimate | None:
+    """Measure the faithfulness of the order by leave-one-out; None if it was not measured."""
+    if report.evidence is None:
+        return None
+    ceiling = measure_map_faithfulness(report, "leave_one_out")
+    return ceiling if ceiling.n else None
+
+
+def _certify(
+    result: FittedMap,
+    candidates: Sequence[Candidate],
+    control: ShuffledControl,
+    model_fingerprint: str,
+) -> FittedMap:
+    """Measure the faithfulness of all candidates, and certify the chosen one if it passes.
+
+    Args:
+        result: Result without candidates, of a model that passes the gate.
+        candidates: The candidates, the chosen one first.
+        control: What maps achieve that are chosen by shuffled costs.
+        model_fingerprint: Hash of the model's weights.
+    """
+    report, rule = result.report, result.report.rules["faithfulness"]
+    question_set: QuestionSet = choose_question_set(index_by_rule(report.findings))
+    candidate_results = []
+    for candidate in candidates:
+        is_chosen = candidate is candidates[0]
+        attention_map = AttentionMap.from_candidate(
+            candidate.name,
+            candidate.heads,
+            model=result.model,
+            model_fingerprint=model_fingerprint,
+        )
+        faithfulness = None
+        if not candidate.heads:
+            faithfulness = measure_map_faithfulness(report, candidate.name)
+        elif is_chosen:
+            faithfulness = measure_map_faithfulness(report, "given")
+        candidate_results.append(
+            CandidateResult(
+                candidate.name,
+                attention_map.description,
+                candidate.agreement,
+                faithfulness,
+                is_chosen,
+            )
+        )
+    chosen_faithfulness = candidate_results[0].faithfulness
+    assert chosen_faithfulness is not None
+    answer = grade(chosen_faithfulness, rule, question_set.min_texts)
+    result = replace(result, answer=answer, candidates=tuple(candidate_results), control=control)
+    if answer != Answer.YES or control.n_passing:
+        return replace(result, reason=_explain_failure(result, question_set.min_texts))
+    certificate = MapCertificate(
+        faithfulness=chosen_faithfulness.plain_estimate,
+        gate=result.gate,
+        n_choosing=result.n_choosing,
+        n_certifying=result.n_certifying,
+        n_candidates=sum(candidate.n_tried for candidate in candidates),
+        control=control,
+        dataset=result.dataset,
+        date=datetime.date.today().isoformat(),
+        version=version("hf_attnprobe"),
+    )
+    attention_map = AttentionMap.from_candidate(
+        candidates[0].name,
+        candidates[0].heads,
+        model=result.model,
+        model_fingerprint=model_fingerprint,
+        certificate=certificate,
+    )
+    reason = (
+        f"Certified: {attention_map.description} shows what the predictions are based on, with "
+        f"faithfulness {chosen_faithfulness.interval_text} ({rule.threshold_text})."
+    )
+    return replace(result, map=attention_map, reason=reason)
+
+
+def _explain_failure(result: FittedMap, min_texts: int) -> str:
+    """Explain in a sentence why the chosen map is not certified."""
+    chosen = result.candidates[0]
+    estimate, rule = chosen.faithfulness, result.report.rules["faithfulness"]
+    assert estimate is not None
+    if result.control is not None and result.control.n_passing:
+        return (
+            f"No map is certified: {result.control.n_passing} of {result.control.n_runs} maps that "
+            "were chosen by shuffled costs pass as well, so the texts are too few or too short."
+        )
+    beginning = (
+        f"No map is certified: the best candidate, {chosen.description}, has faithfulness "
+        f"{estimate.interval_text} ({rule.threshold_text})"
+    )
+    if (estimate.n or 0) < min_texts:
+        return f"{beginning}, on only {estimate.n or 0} of the {min_texts} required texts."
+    if result.answer == Answer.CANNOT_SAY:
+        possible = list_possible_answers(estimate, estimate, rule, min_texts)
+        return f"{beginning}, so the answer is {join_answers(possible)}. Use more texts."
+    return f"{beginning}, so the answer is {result.answer}."

@@ -1,0 +1,223 @@
+"""Models in which it is known what decides: the right map is certified, and no other."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
+from hf_attnprobe.maps.attention_map import MAP_FILE, AttentionMap
+from hf_attnprobe.maps.fitting import RESULT_FILE, measure_map_faithfulness
+from hf_attnprobe.statistics.grades import Answer
+from tests.helpers import planted_heads, planted_models, planted_retrieval
+from tests.helpers.error_messages import refused
+
+
+def make_answers(rows):
+    return Answers(rows, units="word", template=planted_retrieval.TEMPLATE, max_new_tokens=1)
+
+
+@pytest.fixture(scope="module")
+def retrieval():
+    """The model in which one head retrieves the answer, and its tokenizer."""
+    tokenizer = planted_retrieval.build_tokenizer()
+    return planted_retrieval.build_model(tokenizer), tokenizer
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return planted_retrieval.draw_prompts(28)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("fit") / "out"
+
+
+@pytest.fixture(scope="module")
+def fitted(retrieval, rows, folder):
+    model, tokenizer = retrieval
+    return fit_map(
+        model, make_answers(rows), tokenizer=tokenizer, output_dir=folder, progress=False
+    )
+
+
+# --- Language models -----------------------------------------------------------------------------
+
+
+def test_the_head_that_retrieves_the_answer_is_certified(fitted):
+    assert fitted.answer == Answer.YES
+    (head,) = fitted.map.heads
+    assert (head.layer, head.head) == planted_retrieval.RETRIEVING_HEAD
+    certificate = fitted.map.certificate
+    assert certificate.faithfulness.ci95[0] > 0.65
+    assert (certificate.n_choosing, certificate.n_certifying) == (7, 21)
+    assert {value.rule for value in certificate.gate} == {"effect", "path"}
+    assert certificate.n_candidates == 1 + 3 + 12
+    assert certificate.control.n_passing == 0
+    mean = next(c for c in fitted.candidates if c.name == "attention")
+    assert mean.faithfulness.value < certificate.faithfulness.value - 0.2
+
+
+def test_faithfulness_is_that_of_the_heads_own_attention(fitted, retrieval, rows):
+    """The scores are read from the outputs of Transformers, and evaluated as another explainer's."""
+    model, tokenizer = retrieval
+    layer, head = planted_retrieval.RETRIEVING_HEAD
+    model.set_attn_implementation("eager")
+    ids = sorted(fitted.report.example_ids)
+    chosen_rows, scores = [], {}
+    for example_id in ids:
+        row = rows[example_id]
+        tokens = tokenizer(f"{row['context']} {row['question']}", return_tensors="pt")
+        with torch.no_grad():
+            weights = model(**tokens, output_attentions=True).attentions[layer][0, head, -1]
+        scores[example_id] = weights[: len(row["context"].split())].tolist()
+        chosen_rows.append({**row, "example_id": example_id})
+    report = evaluate_scores(
+        model, make_answers(chosen_rows), scores, tokenizer=tokenizer, progress=False
+    )
+    assert sorted(report.example_ids) == ids
+    expected = measure_map_faithfulness(report, "given")
+    measured = fitted.map.certificate.faithfulness
+    assert measured.value == pytest.approx(expected.value, abs=1e-6)
+    assert measured.ci95 == pytest.approx(expected.ci95, abs=1e-6)
+
+
+def test_the_folder_holds_the_map_and_the_result(fitted, folder):
+    assert AttentionMap.from_pretrained(folder) == fitted.map
+    assert (folder / MAP_FILE).is_file()
+    result = json.loads((folder / RESULT_FILE).read_text())
+    assert result == json.loads(json.dumps(fitted.to_json()))
+    assert result["map"]["certificate"]["n_certifying"] == 21
+    assert (folder / "certification" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_no_map_is_fitted_if_no_unit_matters(retrieval):
+    """The retrieving head writes almost nothing, so the answer does not depend on the passage."""
+    model, tokenizer = planted_retrieval.build_model(retrieval[1]), retrieval[1]
+    with torch.no_grad():
+        model.transformer.h[planted_retrieval.RETRIEVING_HEAD[0]].attn.c_proj.weight.mul_(1e-3)
+    data = make_answers(planted_retrieval.draw_prompts(24, seed=1))
+    result = fit_map(model, data, tokenizer=tokenizer, progress=False)
+    assert result.map is None
+    assert result.reason.startswith("Nothing is fitted")
+
+
+# --- Classifiers ---------------------------------------------------------------------------------
+
+
+class BypassingModel(nn.Module):
+    """A BERT whose decision comes almost only from the words themselves, around attention.
+
+    Args:
+        encoder: The BERT.
+        effects: What each word adds to the logits, `[words, classes]`.
+        attention_share: Share of the logits that comes from the BERT.
+    """
+
+    def __init__(self, encoder, effects, attention_share):
+        super().__init__()
+        self.encoder, self.attention_share = encoder, attention_share
+        self.register_buffer("effects", effects)
+
+    def forward(self, **inputs):
+        logits = self.encoder(**inputs).logits
+        bypass = self.effects[inputs["input_ids"]].sum(1)
+        return self.attention_share * logits + (1 - self.attention_share) * bypass
+
+
+def draw_word_effects(tokenizer, kind):
+    """What the words add around attention: the key words, which attention reads, or the fillers."""
+    effects = torch.zeros(len(tokenizer), 2)
+    if kind == "same words":
+        for label, word in enumerate(planted_heads.KEYS):
+            effects[tokenizer.convert_tokens_to_ids(word), label] = 4.0
+    else:
+        fillers = tokenizer.convert_tokens_to_ids(planted_heads.FILLERS)
+        generator = torch.Generator().manual_seed(0)
+        effects[fillers] = 2 * torch.randn(len(fillers), 2, generator=generator)
+    return effects
+
+
+@pytest.mark.parametrize(
+    "kind", ["same words", pytest.param("other words", marks=pytest.mark.slow)]
+)
+def test_no_map_is_fitted_if_the_evidence_bypasses_attention(kind):
+    tokenizer = planted_heads.build_tokenizer_for_heads()
+    encoder = planted_heads.build_planted_bert(planted_heads.WORKING)
+    effects = draw_word_effects(tokenizer, kind)
+    model = BypassingModel(encoder, effects, 0.03)
+    rows = planted_heads.draw_rows(48)
+    # The labels are what the model decides, so that it is better than guessing.
+    for row in rows:
+        ids = tokenizer(row["text"])["input_ids"]
+        row["label"] = int(effects[ids].sum(0).argmax())
+    result = fit_map(model, rows, tokenizer=tokenizer, progress=False)
+    assert result.map is None
+    assert result.reason.startswith("Nothing is fitted")
+    assert "passes through attention" in result.reason
+    assert not result.candidates
+    if kind == "same words":
+        # Faithfulness alone would certify attention that does nothing.
+        assert measure_map_faithfulness(result.report, "attention").ci95[0] > 0.65
+
+
+@pytest.mark.slow
+def test_attention_whose_pattern_does_not_matter_gets_no_certificate():
+    """In the planted model, even weights would decide the same: the decisive word has a tenth."""
+    planted = planted_models.draw_planted_model(3, 60)
+    result = fit_map(planted.adapter, planted.rows, tokenizer=planted.tokenizer, progress=False)
+    assert result.map is None
+    assert "hardly any of the decision passes through attention" in result.reason
+
+
+@pytest.mark.slow
+def test_the_map_of_a_working_head_is_certified():
+    tokenizer = planted_heads.build_tokenizer_for_heads()
+    model = planted_heads.build_planted_bert(planted_heads.WORKING)
+    rows = planted_heads.draw_rows(48)
+    result = fit_map(model, rows, tokenizer=tokenizer, progress=False)
+    assert result.map.ranking == "attention"
+    ids = result.report.example_ids
+    assert len(ids) == result.n_certifying == 36 and result.n_choosing == 12
+    text = str(result)
+    assert "Certified" in text and "path share" in text and "0 of 20 would pass" in text
+
+
+@pytest.mark.slow
+def test_a_map_below_the_threshold_is_not_certified():
+    """With a stricter threshold, the interval of the best candidate contains the threshold."""
+    tokenizer = planted_heads.build_tokenizer_for_heads()
+    model = planted_heads.build_planted_bert(planted_heads.WORKING)
+    options = AuditOptions(thresholds=["faithfulness=.4,.995"])
+    rows = planted_heads.draw_rows(48)
+    result = fit_map(model, rows, tokenizer=tokenizer, options=options, progress=False)
+    assert result.map is None
+    chosen = result.candidates[0]
+    assert chosen.is_chosen and chosen.faithfulness.ci95[0] < 0.995
+    assert result.reason.startswith("No map is certified: the best candidate")
+    assert chosen.faithfulness.interval_text in result.reason
+    assert result.ceiling.n == result.n_certifying
+
+
+def test_options_that_do_not_suit_a_map_are_refused():
+    data, model = [{"text": "a b"}], "unused"
+    refused("choosing_share from 0.1 to 0.5", fit_map, model, data, choosing_share=0.9)
+    options = AuditOptions(layers=[0])
+    refused("--layers cannot be used", fit_map, model, data, options=options)
+
+
+def test_too_few_texts_are_refused(retrieval):
+    model, tokenizer = retrieval
+    data = make_answers(planted_retrieval.draw_prompts(8))
+    options = {"tokenizer": tokenizer, "progress": False}
+    refused("expected at least 5 texts", fit_map, model, data, **options)
+
+
+def test_numbers_in_the_text_are_those_of_the_json(fitted):
+    control = fitted.to_json()["control"]
+    assert f"{control['mean']:.2f} on average and {control['largest']:.2f} at most" in str(fitted)
+    assert np.isfinite(control["mean"])
