@@ -32,7 +32,7 @@ from hf_attnprobe.faithfulness.rankings import (
 from hf_attnprobe.faithfulness.scale import compute_leave_one_out_losses, list_rankings
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
-from hf_attnprobe.inference.encoding import ImageReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.maps.attention_map import (
     AttentionMap,
     GateValue,
@@ -465,8 +465,8 @@ def _prepare_certification(
     identity = {**audit.identity, "choosing_share": choosing_share}
     if chosen.heads:
         tokenizer = audit.audited_model.tokenizer
-        # A language model has no image processor instead of a tokenizer.
-        assert not isinstance(tokenizer, ImageReader)
+        # A language model reads no images or bags.
+        assert not isinstance(tokenizer, InputReader)
         scores_by_id = {
             record.example_id: UserScores(chosen.score_units(record, all_heads).tolist())
             for record in records
