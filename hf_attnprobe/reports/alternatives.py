@@ -1,4 +1,4 @@
-"""Finds a ranking that a report may recommend instead of attention."""
+"""What a report recommends instead of attention: a measured ranking that passes, or a fitted map."""
 
 from dataclasses import dataclass
 
@@ -63,3 +63,40 @@ def find_passing_ranking(report: AuditResult) -> PassingRanking | None:
             label = COMPARED_RANKINGS[name]
             passing.append(PassingRanking(name, label, score.plain_estimate))
     return max(passing, key=lambda ranking: ranking.faithfulness.value, default=None)
+
+
+NO_ALTERNATIVE = "No other ranking that was measured passes either."
+"""Sentence for a classifier if attention and all other measured rankings do not get the answer yes."""
+
+FIT_MAP_ADVICE = "To look for heads whose attention passes, run attnprobe fit-map."
+"""Sentence for a language model, whose single heads may pass although their mean does not."""
+
+
+def recommend_alternative(report: AuditResult) -> str | None:
+    """Recommend what to show to users if attention does not explain the predictions.
+
+    Args:
+        report: Result of an audit.
+
+    Returns:
+        A sentence with a measured ranking that passes and its faithfulness; otherwise a sentence about
+        the search for a map. None if attention passes, if the model is not better than guessing, or
+        if nothing is known about other rankings.
+    """
+    ranking = find_passing_ranking(report)
+    if ranking is not None:
+        interval = ranking.faithfulness.interval_text
+        return f"Show {ranking.label} instead: its faithfulness is {interval}."
+    conclusion = conclude(report.findings)
+    if conclusion.answer not in (Answer.NO, Answer.PARTLY) or conclusion.is_closed:
+        return None
+    if report.words.kind == "answer":
+        return FIT_MAP_ADVICE
+    if report.evidence is None:
+        return None
+    explained = report.evidence.explained_evidence
+    has_other_ranking = any(
+        compute_faithfulness(explained.texts, name, explained.parts).score.n
+        for name in RECOMMENDED_RANKINGS
+    )
+    return NO_ALTERNATIVE if has_other_ranking else None

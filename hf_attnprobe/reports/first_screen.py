@@ -18,6 +18,7 @@ from hf_attnprobe.documents.blocks import (
     ScoreTableRow,
     Table,
 )
+from hf_attnprobe.reports.alternatives import recommend_alternative
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
 from hf_attnprobe.reports.next_step import has_stopped_early, recommend_next_step
 from hf_attnprobe.reports.result import AuditResult
@@ -98,9 +99,12 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         **_describe_predictions(report),
         "audited": _describe_subject(report),
     }
-    display_advice = f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}"
+    display_advice = [f"{DISPLAY_QUESTION} {DISPLAY_ADVICE[report.answer]}"]
+    alternative = None if has_too_few_texts else recommend_alternative(report)
+    if alternative:
+        display_advice.append(alternative)
     return [
-        AnswerBlock("", str(report.answer), explain_verdict(report), [display_advice]),
+        AnswerBlock("", str(report.answer), explain_verdict(report), display_advice),
         describe_source_hits(report),
         [
             f"CONTRADICTION, please report it: {contradiction}"

@@ -1,9 +1,16 @@
 """The ranking that a report may recommend is one that was measured in it and passes."""
 
+from dataclasses import replace
+
 import pytest
 
 from hf_attnprobe import AuditOptions, audit
-from hf_attnprobe.reports.alternatives import find_passing_ranking
+from hf_attnprobe.reports.alternatives import (
+    NO_ALTERNATIVE,
+    find_passing_ranking,
+    recommend_alternative,
+)
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scale import compute_faithfulness
 from tests.helpers import planted_heads
 
@@ -41,5 +48,21 @@ def test_a_ranking_is_recommended_only_if_it_passes_and_attention_does_not():
     assert ranking.name in passing
     assert ranking.faithfulness.ci95 == intervals[ranking.name]
     assert str(ranking).startswith(f"{ranking.label}: ")
-    assert find_passing_ranking(audit_planted_head(0.65)) is None
-    assert find_passing_ranking(audit_planted_head(0.9999)) is None
+    advice = (
+        f"Show {ranking.label} instead: its faithfulness is {ranking.faithfulness.interval_text}."
+    )
+    assert recommend_alternative(report) == advice
+    assert advice in " ".join(str(report).split())
+    passing_report = audit_planted_head(0.65)
+    assert find_passing_ranking(passing_report) is None
+    assert recommend_alternative(passing_report) is None
+    open_report = audit_planted_head(0.9999)
+    assert open_report.answer == "cannot say" and find_passing_ranking(open_report) is None
+    assert recommend_alternative(open_report) is None
+    findings = [
+        replace(f, answer=Answer.PARTLY if f.rule == "faithfulness" else Answer.YES)
+        for f in open_report.findings
+    ]
+    partly_report = replace(open_report, findings=tuple(findings))
+    assert partly_report.answer == "partly"
+    assert recommend_alternative(partly_report) == NO_ALTERNATIVE
