@@ -54,7 +54,7 @@ from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
-from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.columns import IMAGE_COLUMNS, read_column
 from hf_attnprobe.data.examples import (
     OpenedSplit,
     describe_text_columns,
@@ -405,14 +405,17 @@ def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> di
     if isinstance(audited_model.tokenizer, InstanceReader):
         # The bags are the model's only input, and they are read with the labels.
         return {}
+    columns = list_further_columns(opened)
     reason = None
     if not isinstance(adapter, TransformerAdapter):
         reason = "this type of model only reads texts"
     elif isinstance(audited_model.tokenizer, ImageReader):
+        # The images are the model's main input.
+        columns = [name for name in columns if name not in IMAGE_COLUMNS]
         reason = "a model for images only reads pixels"
     elif adapter.prediction.kind == "choice":
         reason = "a text with several choices has no further inputs"
-    model_inputs = choose_model_inputs(adapter.model, list_further_columns(opened), reason)
+    model_inputs = choose_model_inputs(adapter.model, columns, reason)
     missing_inputs = list_missing_inputs(adapter.model, model_inputs)
     if missing_inputs:
         logger.warning(
