@@ -513,6 +513,9 @@ def summarise_heads(
         screen would take. Empty for a model with a single head, or if no test measures heads.
     """
     adapter, tests = runner.adapter, list_head_tests(runner.options)
+    if "exchange" in tests:
+        # Faithfulness by exchange does not need the deletion of words as well.
+        tests = [test for test in tests if test not in list_tests_with_role("score")]
     if len(adapter.sites()) == 1 or not heads or not tests:
         return {}
     texts = completed.texts[:N_FIRST_ROUND_TEXTS]

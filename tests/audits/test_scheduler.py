@@ -265,6 +265,12 @@ def test_heads_that_time_left_out_are_counted_and_their_time_is_told(tmp_path):
     known.run(known.texts[:30], {"permutation": SITES[2:]})
     done = summarise_heads(known, runner, SITES)["heads"]
     assert (done["n_tested"], done["n_foremost_missing"], done["seconds_left"]) == (3, 0, 0)
+    # Deletion is missing, but faithfulness is known by exchange; without exchange it is not.
+    known.run(known.texts[:30], {"exchange": SITES})
+    runner.options = dict.fromkeys(["permutation", "exchange", "scale"])
+    assert summarise_heads(known, runner, SITES)["heads"]["n_tested"] == 3
+    runner.options = dict.fromkeys(["permutation", "scale"])
+    assert summarise_heads(known, runner, SITES)["heads"]["n_tested"] == 0
     left = rounds.estimate_pending_seconds(
         known, worker.progress.costs, {"permutation": SITES}, known.texts
     )
