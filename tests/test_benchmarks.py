@@ -20,6 +20,7 @@ TINY = {
     "induction": "{out} --seeds 0 --questions 2 --steps 4",
     "language": "{speaker} {out} --prompts 4 --masks 4",
     "language_audit": "{speaker} --prompts 2",
+    "language_exchange": "{speaker} --prompts 2 --output {out}",
     "language_gpu": "--shape tiny --prompts 2 --tokens 60 --sentences 4",
     "language_peers": "{speaker} --prompts 1 --layer 1",
     "language_speed": "--tokens 40 --behind 6 --memory 60",

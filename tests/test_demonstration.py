@@ -26,7 +26,7 @@ def small(tmp_path_factory):
 
 def test_demo_ends_in_a_verdict(small):
     report, metrics, folder = small
-    assert report.n == 50 and f"of 50 texts of {folder}/data" in " ".join(report.to_text().split())
+    assert report.n == 50 and f"50 texts of {folder}/data" in " ".join(report.to_text().split())
     line = format_rationale_line(report)
     wide = report.wide_frame()
     chance, own = wide["rationale_size"].mean(), wide["token_f1@attention"].mean()

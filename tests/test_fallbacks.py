@@ -32,6 +32,7 @@ from hf_attnprobe.integrations.trainer_callback import AttentionFaithfulnessCall
 from hf_attnprobe.plots import matplotlib_backend
 from hf_attnprobe.retraining.base_model import drop_copies
 from hf_attnprobe.storage.folders import reserve_folder
+from hf_attnprobe.storage.run_log import read_run_log
 from hf_attnprobe.training import trainer
 from tests.helpers import tiny_language_models, tiny_models
 
@@ -177,6 +178,11 @@ def audit_without_boxes(folder, patch):
     run_audit(TEXTS, model=make_layoutlm())
 
 
+def read_a_damaged_run_log(folder, patch):
+    (folder / "runs.json").write_text("[{")
+    read_run_log(folder, {}, lambda: 0.0)
+
+
 def retrain_with_copies(folder, patch):
     drop_copies(datasets.Dataset.from_dict({"text": ["a", "b", "a"]}))
 
@@ -257,6 +263,7 @@ FALLBACKS = {
     write_no_page: r"cannot write .*report.md \(No space left on device\)",
     audit_without_boxes: r"also reads bbox, but the data has no such column",
     explain_without_boxes: r"also reads bbox, which a single text does not have",
+    read_a_damaged_run_log: r"runs.json \(JSONDecodeError\), so the time of earlier runs is not counted",
     retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
@@ -275,6 +282,7 @@ OTHER_WARNINGS = {
 """Parts of warnings that are no fallbacks: they give advice, or report a measured difference."""
 FALLBACKS_OF_OTHER_TESTS = {
     ("planted_effects.detection_limit", "%s"),
+    ("citations.api", "the model's answer to %s is empty, so the row is left out"),
     ("inference.answers", "the logits for %s are NaN or infinite, so this prompt is left out"),
     ("audits.setup", "the logits for text %d are NaN or infinite, so this prompt is left out"),
     (

@@ -153,7 +153,7 @@ def prepare_and_run(
         )
         return audit, run_prepared_audit(audit, output_dir, progress)
 
-    with _reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
+    with reserve_output_folder(output_dir), discard_answers_of_refused_run(output_dir):
         return _retry_without_undefined_prompts(run)
 
 
@@ -268,7 +268,7 @@ def open_audit(
 
 
 @contextlib.contextmanager
-def _reserve_output_folder(output_dir: str | Path | None) -> Iterator[None]:
+def reserve_output_folder(output_dir: str | Path | None) -> Iterator[None]:
     """Check and lock the output folder, if there is one, inside a ``with`` block.
 
     The lock includes the preparation of the audit, because a language model's answers are generated
@@ -717,7 +717,7 @@ def _estimate_prepared_audit(
     is_classifier = audit.audited_model.adapter.lacks(AnswersFromPassage) is not None
     saved_folder = output_dir if is_classifier else None
     with (
-        _reserve_output_folder(saved_folder),
+        reserve_output_folder(saved_folder),
         open_audit(audit, saved_folder, progress) as (runner, _),
     ):
         heads = audit.selection.heads[: audit.options.screen]

@@ -1080,7 +1080,10 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
 def _check_blank_texts(name: str, examples: "datasets.Dataset") -> None:
     """Log how many texts of a split are blank, or raise AttnProbeError if all of them are."""
     n_blank = sum(not text.strip() for text in read_column(examples, "text"))
-    if find_image_column(examples.column_names) is not None or not n_blank:
+    has_no_texts = find_image_column(examples.column_names) is not None
+    # Rows with bags of instances have empty texts.
+    has_no_texts |= choose_instance_column(examples.column_names) is not None
+    if has_no_texts or not n_blank:
         return
     if n_blank == len(examples):
         raise AttnProbeError(

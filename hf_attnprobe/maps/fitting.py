@@ -14,7 +14,7 @@ from hf_attnprobe.audits.audited_model import ModelLike
 from hf_attnprobe.audits.cost_model import AuditProgress
 from hf_attnprobe.audits.identity import hash_json
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.pipeline import run_prepared_audit
+from hf_attnprobe.audits.pipeline import reserve_output_folder, run_prepared_audit
 from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import UserScores, attach_scores
@@ -324,7 +324,8 @@ def _fit_prepared_map(
     )
     folder = None if output_dir is None else Path(output_dir) / CERTIFICATION_FOLDER
     # The bar of fit-map is open already, and displays the progress of the audit.
-    report = run_prepared_audit(certification, folder, AuditProgress(bar.visible))
+    with reserve_output_folder(folder):
+        report = run_prepared_audit(certification, folder, AuditProgress(bar.visible))
     gate, closed_reason = judge_gate(report)
     result = FittedMap(
         map=None,

@@ -5,6 +5,7 @@ of all these runs. The log is the file ``runs.json`` in the folder.
 """
 
 import json
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from hf_attnprobe.storage.folders import normalize_settings, write_json
 
 
+logger = logging.getLogger(__name__)
 RUNS_FILE = "runs.json"
 """Name of the log of all runs, in an output folder."""
 
@@ -75,7 +77,8 @@ def read_run_log(
     If the last run was killed, its time is measured from its start to the last results that it saved.
 
     Args:
-        folder: Output folder. Without a readable log, there are no earlier runs.
+        folder: Output folder. If its log cannot be read, a warning states that earlier runs are not
+            counted.
         settings: Settings of the present run.
         get_elapsed_seconds: Function that returns the time since the start of the present run.
 
@@ -87,7 +90,14 @@ def read_run_log(
         stored_runs = json.loads(file.read_text(encoding="utf-8"))
         runs = [_parse_run(run) for run in stored_runs]
         killed_run_seconds = _measure_killed_run(folder)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except FileNotFoundError:
+        stored_runs, runs, killed_run_seconds = [], [], 0.0
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        logger.warning(
+            "cannot read %s (%s), so the time of earlier runs is not counted",
+            file,
+            type(error).__name__,
+        )
         stored_runs, runs, killed_run_seconds = [], [], 0.0
     for stored_run, run in zip(stored_runs, runs, strict=True):
         if stored_run.get("is_unfinished"):

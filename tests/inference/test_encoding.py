@@ -164,10 +164,14 @@ def test_rationales_of_both_texts_mark_tokens_of_their_own():
     assert list(texts[0].rationale) == expected
 
 
-def test_a_second_text_that_is_none_is_one_line():
-    for spoilt in (None, 3):
-        rows = [*ROWS[:2], {**ROWS[2], "hypothesis": spoilt}]
-        refused("'hypothesis'", load_examples, rows, "test")
+def test_a_second_text_that_is_a_number_is_one_line():
+    rows = [*ROWS[:2], {**ROWS[2], "hypothesis": 3}]
+    refused("'hypothesis'", load_examples, rows, "test")
+
+
+def test_a_second_text_that_is_none_is_empty():
+    rows = [*ROWS[:2], {**ROWS[2], "hypothesis": None}]
+    assert load_examples(rows, "test")["text_pair"][2] == ""
 
 
 def test_two_ways_to_read_the_texts_are_asked_about():

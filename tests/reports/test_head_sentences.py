@@ -162,14 +162,14 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
     for found in report.findings:
         if found.role in ("score", "part"):
             number = f"{found.value:z.2f} [{found.ci95[0]:z.2f}, {found.ci95[1]:z.2f}]"
-            (line,) = [line for line in lines if line.split()[0:1] == [found.rule]]
+            (line,) = [line for line in lines if found.rule in line.split()[:2]]
             assert number in line
     moved = finding(report, "effect").value
     in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
-    (line,) = [line for line in lines if line.startswith("  effect ")]
+    (line,) = [line for line in lines if re.match(r"\W*effect ", line)]
     assert re.search(rf"changes the output by (\d+%, or by )?{in_words}", line)
     share = finding(report, "path_share").value
-    (line,) = [line for line in lines if line.startswith("  path_share ")]
+    (line,) = [line for line in lines if re.match(r"\W*path share ", line)]
     assert f"{share:.0%} of the decision passes through attention" in line
     if kind == "number":
         assert f"R² {finding(report, 'accuracy').value:.2f} on" in str(report)

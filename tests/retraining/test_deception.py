@@ -353,12 +353,12 @@ def test_the_control_deletes_as_many_other_tokens():
 
 def test_a_text_with_fewer_others_has_no_control(classifier, data, tmp_path):
     """Texts of named words alone count in the mass, but not in the output changes; weight 0 changes nothing."""
-    test = [("dull poor film", 0), ("superb witty", 1), ("the film was witty and superb", 1)] * 20
+    test = [("dull poor film", 0), ("superb witty", 1), ("the film was witty and superb", 1)]
     test = [{"text": text, "label": label} for text, label in test]
     splits = DatasetDict(data | {"test": Dataset.from_list(test)})
     means = means_of(run_deception(tmp_path / "m", classifier, splits, weight=0.0, epochs=1))
-    assert (means["word_share"].n, means["after_mass"].n) == (60, 60)
-    assert means["before_word_tvd"].n == means["after_control_tvd"].n == 20
+    assert (means["word_share"].n, means["after_mass"].n) == (3, 3)
+    assert means["before_word_tvd"].n == means["after_control_tvd"].n == 1
     assert means["after_mass"].mean > 0.3
 
 

@@ -140,7 +140,7 @@ def test_right_answers_are_counted_where_they_are_known(known):
     data = get_dataset_name("qa", "test")
     told = str(Report("m", data, 20, 0, (), facts, examples=(shown,), findings=found))
     of_right = "it is not known which are right" if known is None else "1 of 1 right"
-    assert f"the answers are its own{', but ' if known is None else ', '}{of_right}" in " ".join(
+    assert f"he answers are its own{', but ' if known is None else ', '}{of_right}" in " ".join(
         told.split()
     )
 

@@ -274,7 +274,7 @@ def test_other_arguments_or_texts_are_refused(folder, file, run, reviews_folder,
         ),
         (copy, file, {"data": data}, "have changed since step own/reviews was run"),
         (thesis, file, {}, "contains other files"),
-        (out, file, {"data": tmp_path / "nowhere"}, "which does not exist"),
+        (out, file, {"data": tmp_path / "nowhere"}, "does not exist"),
         (out, unlabelled, {}, "no column 'nothing'"),
     ):
         with pytest.raises(AttnProbeError, match=message):

@@ -195,7 +195,8 @@ def test_what_the_caller_gives_is_not_changed(data, tokenizer, tmp_path):
 
 def test_the_architecture_is_the_configurations():
     """Every field that a user chooses, with the choices of the checkpoint code."""
-    filled_in = {"model_type", "vocab_size"}
+    # The data determine the vocabulary, the type of the inputs and the size of features.
+    filled_in = {"model_type", "vocab_size", "inputs", "feature_size"}
     chosen = inspect.get_annotations(AttentionClassifierConfig)
     chosen = [n for n in chosen if n not in filled_in and "_token_id" not in n]
     assert [field.name for field in dataclasses.fields(Architecture)] == chosen
