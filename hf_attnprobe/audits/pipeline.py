@@ -75,7 +75,7 @@ from hf_attnprobe.storage.provenance import (
     get_versions,
 )
 from hf_attnprobe.storage.rows import NO_SITE, load_rows, read_finished_ids
-from hf_attnprobe.storage.run_log import read_run_log
+from hf_attnprobe.storage.run_log import RUNS_FILE, read_run_log
 
 
 logger = logging.getLogger(__name__)
@@ -277,7 +277,8 @@ def reserve_output_folder(output_dir: str | Path | None) -> Iterator[None]:
     if output_dir is None:
         yield
         return
-    with reserve_folder(output_dir, AUDIT_FILE):
+    # A run that ended before its first rows leaves only the log of its time.
+    with reserve_folder(output_dir, AUDIT_FILE, RUNS_FILE):
         yield
 
 

@@ -1082,7 +1082,7 @@ def _check_blank_texts(name: str, examples: "datasets.Dataset") -> None:
     n_blank = sum(not text.strip() for text in read_column(examples, "text"))
     has_no_texts = find_image_column(examples.column_names) is not None
     # Rows with bags of instances have empty texts.
-    has_no_texts |= choose_instance_column(examples.column_names) is not None
+    has_no_texts |= find_instance_column(examples.column_names) is not None
     if has_no_texts or not n_blank:
         return
     if n_blank == len(examples):

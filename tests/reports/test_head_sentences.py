@@ -162,7 +162,7 @@ def test_the_first_screen_has_the_answer_and_the_same_numbers_on_few_lines(repor
     for found in report.findings:
         if found.role in ("score", "part"):
             number = f"{found.value:z.2f} [{found.ci95[0]:z.2f}, {found.ci95[1]:z.2f}]"
-            (line,) = [line for line in lines if found.rule in line.split()[:2]]
+            (line,) = [line for line in lines if re.match(rf"\W*{found.rule} ", line)]
             assert number in line
     moved = finding(report, "effect").value
     in_words = f"{moved:.2f} standard deviations" if kind == "number" else f"{moved:.0%}"
