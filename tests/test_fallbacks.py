@@ -25,6 +25,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits import example_selection, pipeline
 from hf_attnprobe.audits.split_samples import set_sharpness
 from hf_attnprobe.checkpoints import origins
+from hf_attnprobe.citations.rows import read_rows
 from hf_attnprobe.data.examples import prepare_splits
 from hf_attnprobe.inference.labels import convert_labels
 from hf_attnprobe.integrations.pipeline import explain_text
@@ -183,6 +184,10 @@ def read_a_damaged_run_log(folder, patch):
     read_run_log(folder, {}, lambda: 0.0)
 
 
+def cite_with_further_columns(folder, patch):
+    read_rows([{"passages": ["Ann lives in Rome."], "question": "Where?", "source": "web"}])
+
+
 def retrain_with_copies(folder, patch):
     drop_copies(datasets.Dataset.from_dict({"text": ["a", "b", "a"]}))
 
@@ -264,6 +269,7 @@ FALLBACKS = {
     audit_without_boxes: r"also reads bbox, but the data has no such column",
     explain_without_boxes: r"also reads bbox, which a single text does not have",
     read_a_damaged_run_log: r"runs.json \(JSONDecodeError\), so the time of earlier runs is not counted",
+    cite_with_further_columns: r"the columns source are not used",
     retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
@@ -293,21 +299,8 @@ FALLBACKS_OF_OTHER_TESTS = {
 """Fallbacks that tests of their own modules trigger.
 
 The first message names the head in which no effect can be planted, and needs a long run. The others are
-tested in tests/inference.
+tested in tests/inference and tests/citations.
 """
-TRIGGERED: set[tuple[str, str]] = set()
-"""Logger name and message of every warning that the tests of this module have triggered."""
-
-
-@pytest.mark.parametrize("trigger", FALLBACKS, ids=lambda trigger: trigger.__name__)
-def test_a_fallback_prints_its_message(trigger, tmp_path, monkeypatch, caplog):
-    trigger(tmp_path, monkeypatch)
-    records = [record for record in caplog.records if record.name.startswith("hf_attnprobe.")]
-    messages = "\n".join(record.getMessage() for record in records)
-    assert re.search(FALLBACKS[trigger], messages), messages
-    for record in records:
-        assert "\n" not in record.getMessage()
-        TRIGGERED.add((record.name.removeprefix("hf_attnprobe."), record.msg))
 
 
 def list_warnings():
@@ -324,11 +317,22 @@ def list_warnings():
                 yield module, ast.literal_eval(node.args[0])
 
 
-def test_every_warning_of_the_package_is_listed(request):
-    n_selected = sum(item.path == request.path for item in request.session.items)
-    if n_selected <= len(FALLBACKS):
-        pytest.skip("all tests of this module are needed")
-    listed = TRIGGERED | FALLBACKS_OF_OTHER_TESTS
+def test_every_fallback_prints_its_message(tmp_path, monkeypatch, caplog):
+    """Trigger all fallbacks in one process, then compare them with the warnings in the source."""
+    triggered = set()
+    for number, (trigger, pattern) in enumerate(FALLBACKS.items()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            trigger(folder, patch)
+        records = [record for record in caplog.records if record.name.startswith("hf_attnprobe.")]
+        messages = "\n".join(record.getMessage() for record in records)
+        assert re.search(pattern, messages), (trigger.__name__, messages)
+        for record in records:
+            assert "\n" not in record.getMessage()
+            triggered.add((record.name.removeprefix("hf_attnprobe."), record.msg))
+    listed = triggered | FALLBACKS_OF_OTHER_TESTS
     for module, message in list_warnings():
         is_other = any(module == m and part in message for m, part in OTHER_WARNINGS)
         assert is_other or (module, message) in listed, f"add a trigger for {module}: {message}"

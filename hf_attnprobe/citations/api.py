@@ -197,7 +197,7 @@ def _add_generated_answers(
     """Generate the missing answers by greedy decoding.
 
     Returns:
-        The rows with answers, and the numbers of rows whose generated answer has no statement.
+        The rows with answers, and the numbers of rows without a generated answer.
     """
     names = {row.name: prompts[row.number].ids for row in rows if row.answer is None}
     n_answered = 0
@@ -216,6 +216,10 @@ def _add_generated_answers(
     for row in rows:
         if row.answer is not None:
             answered_rows.append(row)
+            continue
+        if row.name not in answer_ids:
+            # A warning has named this row, whose logits are NaN or infinite.
+            left_out.append(row.number)
             continue
         ids = answer_ids[row.name]
         if prompts[row.number].prompt.is_plain:

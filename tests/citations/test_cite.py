@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_attnprobe import CiteOptions, cite
-from hf_attnprobe.citations import measurements, rule
+from hf_attnprobe.citations import api, measurements, rule
 from hf_attnprobe.citations.report import USES_BY_SHARE, CitationReport, CitedAnswer, CitedStatement
 from hf_attnprobe.citations.rule import Classification, Use
 from hf_attnprobe.citations.statements import parse_answer
@@ -41,6 +41,17 @@ def tokenizer(request):
 @pytest.fixture(scope="module")
 def model(tokenizer):
     return tiny_language_models.llama(tokenizer)
+
+
+def test_rows_without_a_generated_answer_are_left_out(model, tokenizer, monkeypatch, caplog):
+    """An empty answer is named, and a prompt with undefined logits has no answer at all."""
+    ids = tokenizer("Bob lives in Oslo [2].", add_special_tokens=False)["input_ids"]
+    answers = {"row 1": ids, "row 2": []}
+    monkeypatch.setattr(api, "generate_answers", lambda *_: answers)
+    rows = [{**ROWS[number % 2], "answer": None} for number in range(3)]
+    report = cite(model, tokenizer, rows, progress=False)
+    assert len(report.answers) == 1
+    assert "answer to row 2 is empty, so the row is left out" in caplog.text
 
 
 def render_by_hand(tokenizer, passages, question):
