@@ -324,11 +324,12 @@ def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site
     The order in a round is:
 
     1. the predictions (accuracy of a classifier);
-    2. for the mean over all heads, the tests that decide the verdict;
+    2. for the mean over all heads, the tests that decide the verdict, except for those in step 5;
     3. the first-order effects of all heads (test ``screen``);
     4. for the heads with the largest first-order effects, the tests that measure their effect and
        score their faithfulness;
-    5. for the mean over all heads, the other tests;
+    5. for the mean over all heads, the test ``erasure``, then the tests that the verdict does not
+       need. Erasure is a part of faithfulness, but takes longer than all tests of step 2 together;
     6. from the second round on, the tests of step 4 for layers;
     7. as soon as a round contains all heads, the remaining tests for layers and single heads.
 
@@ -351,6 +352,9 @@ def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site
     single_head = heads if has_single_head else []
     head_tests = list_head_tests(tests)
     verdict_sites = list_verdict_sites(runner, heads, groups)
+    late_tests = {"erasure"} & verdict_sites.keys()
+    first_sites = {test: verdict_sites[test] for test in verdict_sites if test not in late_tests}
+    late_sites = {test: verdict_sites[test] for test in late_tests}
     other_tests = [test for test in tests if test not in verdict_sites]
 
     def list_head_turns(tests: Iterable[str], heads: Sequence[Site]) -> Iterator[SitesByTest]:
@@ -360,12 +364,13 @@ def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site
     def list_turns(n_heads: int) -> Iterator[SitesByTest]:
         if adapter.lacks(AnswersFromPassage):
             yield {PREDICTION_TEST: [NO_SITE]}
-        yield verdict_sites
+        yield first_sites
         if not has_single_head:
             screen = [test for test in runner.options if test == "screen"]
             yield list_sites_by_test(screen, adapter, heads)
             sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
             yield from list_head_turns(head_tests, sorted_heads[:n_heads])
+        yield late_sites
         yield list_sites_by_test(other_tests, adapter, single_head, model_groups)
         if has_single_head:
             return

@@ -66,13 +66,14 @@ def model():
 
 
 TESTS = ["uniform_attention", "head_ablation", Permutation(n_permutations=3)]
+WITH_ERASURE = [*TESTS, "erasure"]
 
 
-def run(model, folder=None, **options):
+def run(model, folder=None, tests=TESTS, **options):
     pair, data = model
     options = AuditOptions(**{"shown_texts": 0, "prune": False} | options)
     given = {"options": options, "output_dir": folder, "progress": False}
-    return audit(pair, Data(data, test_limit=60), TESTS, **given)
+    return audit(pair, Data(data, test_limit=60), tests, **given)
 
 
 def means_of(report):
@@ -195,20 +196,24 @@ def test_the_verdict_comes_first_then_the_effect_and_faithfulness_of_a_few_heads
 
     monkeypatch.setattr(rounds, "run_within_time", look)
     monkeypatch.setattr(rounds, "N_FOREMOST_HEADS", 2)
-    run(model, time="1h")
+    run(model, tests=WITH_ERASURE, time="1h")
     told = [
-        [(*sorted(where), *sorted({len(sites) for sites in where.values()})) for where in turns]
+        [
+            (*sorted(where), *sorted({len(sites) for sites in where.values()}))
+            for where in turns
+            if where
+        ]
         for turns in rounds_of_turns
     ]
     of_heads = ("permutation", "uniform_attention")
     whole = [("prediction", 1), (*of_heads, 1), ("screen", 6)]
-    pair, other = [(test, 2) for test in of_heads], [("head_ablation", 1)]
+    pair, other = [(test, 2) for test in of_heads], [("erasure", 1), ("head_ablation", 1)]
     assert told[0] == [*whole, *pair, *other]
     assert told[1] == [*whole, *pair, *pair, *other, (*of_heads, 2)]  # with layers
     assert told[2][: len(whole) + 6] == [*whole, *pair, *pair, *pair]
-    everything = ("head_ablation", *of_heads)
-    assert ("head_ablation", *of_heads, 2) in told[2]
-    last = told[2][-9:]
+    everything = ("erasure", "head_ablation", *of_heads)
+    assert (*everything, 2) in told[2]
+    last = told[2][-12:]
     assert sorted(last) == sorted((test, 2) for test in everything for _ in range(3))
 
 
