@@ -51,8 +51,8 @@ from hf_attnprobe.reports.head_tables import (
     list_heads,
     list_tested_heads,
 )
+from hf_attnprobe.reports.next_step import get_verb
 from hf_attnprobe.reports.number_tables import (
-    SCORES_FINGERPRINT_KEY,
     build_numbers_section,
     build_user_scores_blocks,
 )
@@ -658,7 +658,7 @@ def build_provenance_section(report: AuditResult) -> Section:
         **provenance.get("versions", {}),
     }
     recorded_fingerprints = {name: value for name, value in fingerprints.items() if value}
-    command = "evaluate-scores" if SCORES_FINGERPRINT_KEY in provenance else "audit"
+    command = get_verb(provenance)
     had_time_limit = "stopping" in provenance
     template = REPEATABLE_WITHIN_TIME_TEMPLATE if had_time_limit else REPEATABLE_TEMPLATE
     versions = format_settings(recorded_fingerprints) or "none are recorded"
