@@ -200,7 +200,12 @@ def add_option_flags(
 
 
 def add_test_flags(
-    parser: CommandParser, names: Iterable[str], default: str, load_test_options: LoadTestOptions
+    parser: CommandParser,
+    names: Iterable[str],
+    default: str,
+    load_test_options: LoadTestOptions,
+    *,
+    note: str = "",
 ) -> None:
     """Add ``--tests`` and ``--set``, which select tests and set their options.
 
@@ -209,6 +214,7 @@ def add_test_flags(
         names: Names of the tests that the help text lists.
         default: Description of the tests that run if ``--tests`` is not used.
         load_test_options: Function that returns the options classes of all tests, by test name.
+        note: End of the help text, after the default; empty for none.
     """
     parser.load_test_options = load_test_options
     parser.add_argument(
@@ -218,7 +224,7 @@ def add_test_flags(
         type=_make_argument_type(
             lambda word: check_known_names("test", [word], [*load_test_options(), DEFAULT_TESTS])
         ),
-        help=f"tests to run: {', '.join(names)} ({DEFAULT_TESTS}: {default})",
+        help=f"tests to run: {', '.join(names)} ({DEFAULT_TESTS}: {default}){note}",
     )
     parser.add_argument(
         "--set",
@@ -276,6 +282,13 @@ SUITABLE_TESTS = "all tests that suit the model and the data"
 """Default of the flag ``--tests``, as described in its help text."""
 
 
+VERDICT_TESTS = (
+    "An answer other than cannot say needs all of scale, erasure, exchange and uniform_attention that the "
+    "model can run, or for a language model sources, permutation and knockout"
+)
+"""Sentence in the help text of ``--tests`` that names the tests without which there is no verdict."""
+
+
 def add_audit_flags(
     parser: CommandParser, default: str = SUITABLE_TESTS, *, model: bool = True
 ) -> None:
@@ -289,7 +302,7 @@ def add_audit_flags(
     """
     model_group = parser.add_argument_group("the model")
     add_option_flags(model_group, SavedModel, excluded=() if model else ["model"])
-    add_test_flags(parser, TEST_NAMES, default, load_test_options)
+    add_test_flags(parser, TEST_NAMES, default, load_test_options, note=f". {VERDICT_TESTS}")
     data = parser.add_argument_group("data")
     add_option_flags(data, Data, excluded=["train_limit"])
     add_option_flags(parser.add_argument_group("the audit"), AuditOptions)

@@ -555,8 +555,8 @@ def describe_number_line(line: NumberLine) -> str:
     return "; ".join([format_cell(number), *mark_descriptions])
 
 
-NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer", "grade", "tone"}
-"""Names of dataclass fields that contain ids or data instead of text for readers."""
+NON_TEXT_FIELDS = {"key", "id", "kind", "data", "answer", "grade", "tone", "command", "address"}
+"""Names of dataclass fields that contain ids, commands or data instead of text for readers."""
 
 
 def iterate_texts(part: object) -> Iterator[str]:

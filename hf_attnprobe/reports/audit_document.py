@@ -51,8 +51,8 @@ from hf_attnprobe.reports.head_tables import (
     list_heads,
     list_tested_heads,
 )
+from hf_attnprobe.reports.next_step import get_verb
 from hf_attnprobe.reports.number_tables import (
-    SCORES_FINGERPRINT_KEY,
     build_numbers_section,
     build_user_scores_blocks,
 )
@@ -75,7 +75,6 @@ from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.summary import find_model_site
 from hf_attnprobe.statistics.verdicts import (
     ANSWER_SET,
-    DISPLAY_QUESTION,
     RULES,
     Finding,
     choose_question_set,
@@ -94,6 +93,9 @@ GLOSSARY: Mapping[str, str] = read_package_yaml(
     Path(__file__).with_name("glossary.yaml"), Mapping[str, str]
 )
 """Maps each technical term in reports to its explanation."""
+
+DISPLAY_SECTION_TITLE = "Advice on showing attention to users"
+"""Title of the section with the details of the advice in the answer box."""
 
 MAX_EMBEDDED_STATISTICS = 60
 """Maximum number of statistics that an HTML report embeds as JSON.
@@ -128,7 +130,7 @@ def build_audit_document(report: AuditResult) -> Document:
             _format_texts_title(displayed_texts, words), text_blocks, id="texts", in_notebook=True
         ),
         Section(
-            DISPLAY_QUESTION,
+            DISPLAY_SECTION_TITLE,
             [" ".join(advise_on_display(report.findings, words))],
         ),
         Section(
@@ -656,7 +658,7 @@ def build_provenance_section(report: AuditResult) -> Section:
         **provenance.get("versions", {}),
     }
     recorded_fingerprints = {name: value for name, value in fingerprints.items() if value}
-    command = "evaluate-scores" if SCORES_FINGERPRINT_KEY in provenance else "audit"
+    command = get_verb(provenance)
     had_time_limit = "stopping" in provenance
     template = REPEATABLE_WITHIN_TIME_TEMPLATE if had_time_limit else REPEATABLE_TEMPLATE
     versions = format_settings(recorded_fingerprints) or "none are recorded"

@@ -12,15 +12,17 @@ from hf_attnprobe.documents.blocks import (
     Cell,
     CodeBlock,
     FormattedNumber,
+    InlineText,
     NextStep,
     NumberLine,
     ScoreTable,
     ScoreTableRow,
     Table,
+    UserText,
 )
 from hf_attnprobe.reports.alternatives import recommend_alternative
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
-from hf_attnprobe.reports.next_step import has_stopped_early, recommend_next_step
+from hf_attnprobe.reports.next_step import count_shares, has_stopped_early, recommend_next_step
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.reports.verdict import (
     describe_finding,
@@ -89,7 +91,9 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     """
     has_too_few_texts = report.n_distinct < MIN_DISPLAYED_TEXTS
     number_rows = [] if has_too_few_texts else [*_build_scale_rows(report)]
-    sentences = {} if has_too_few_texts else _describe_effects(report)
+    sentences: dict[str, InlineText] = {}
+    if not has_too_few_texts:
+        sentences |= _describe_effects(report)
     sentences |= {
         "heads": describe_important_heads(report),
         "time": _describe_time_limit(report),
@@ -119,7 +123,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
 
 
 def _build_sentence_rows(
-    report: AuditResult, sentences: Mapping[str, str]
+    report: AuditResult, sentences: Mapping[str, InlineText]
 ) -> Iterator[ScoreTableRow]:
     """Yield a row for each sentence that is not empty.
 
@@ -560,12 +564,12 @@ def _describe_predictions(report: AuditResult) -> dict[str, str]:
     }
 
 
-def _describe_subject(report: AuditResult) -> str:
+def _describe_subject(report: AuditResult) -> InlineText:
     """Return a line with the model's name, the number of texts, and their data set."""
     model = truncate_start(report.model, MAX_MODEL_NAME_LENGTH)
     text_count = report.words.format_text_count(report.n, report.n_distinct)
     shares = _describe_shares(report.provenance.get("share"))
-    return f"{model}, {text_count} of {report.dataset}{shares}"
+    return UserText(model), f", {text_count} of ", UserText(str(report.dataset)), shares
 
 
 def _describe_own_answers(own_answers: Finding, report: AuditResult) -> str:
@@ -593,14 +597,8 @@ def _describe_shares(shares: Sequence[Any] | None) -> str:
         shares: index and total of one share, or a list of such pairs; None if the audit was not
             split.
     """
-    share_list: Sequence[Any] = []
-    if shares is not None:
-        is_single_share = isinstance(shares[0], int)
-        share_list = [shares] if is_single_share else shares
-    n_shares = max((total for _, total in share_list), default=0)
-    if len(share_list) == n_shares:
-        return ""
-    return f" ({len(share_list)} of {n_shares} shares)"
+    n_joined, n_shares = count_shares(shares)
+    return "" if n_joined == n_shares else f" ({n_joined} of {n_shares} shares)"
 
 
 MAX_MODEL_NAME_LENGTH = 40

@@ -6,10 +6,11 @@ the commands that have already run.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from hf_attnprobe.documents.blocks import CodeBlock
+from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.reports.verdict import get_min_texts, suggest_total_texts
 from hf_attnprobe.statistics.grades import Answer
@@ -93,6 +94,26 @@ def has_stopped_early(
     return stopping is not None and stopping["runs_done"] < stopping["runs_of_full_audit"]
 
 
+def count_shares(shares: Sequence[Any] | None) -> tuple[int, int]:
+    """Count the shares of a split audit that a report contains.
+
+    Args:
+        shares: entry "share" in the provenance: index and total of one share, or a list of such
+            pairs; None if the audit was not split.
+
+    Returns:
+        Number of shares in the report, and number of all shares; both are 0 if the audit was not
+        split.
+
+    >>> count_shares((1, 4)), count_shares([(1, 4), (3, 4)]), count_shares(None)
+    ((1, 4), (2, 4), (0, 0))
+    """
+    if shares is None:
+        return 0, 0
+    share_list = [shares] if isinstance(shares[0], int) else shares
+    return len(share_list), max(total for _, total in share_list)
+
+
 def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
     """Return the command or the advice that should settle an open answer.
 
@@ -164,6 +185,15 @@ def _explain_no_step(report: AuditResult, conclusion: Conclusion) -> str | None:
     return None
 
 
+def get_verb(provenance: Mapping[str, Any]) -> str:
+    """Return the name of the command that made a report: "evaluate-scores" or "audit".
+
+    Args:
+        provenance: the report's record of its run.
+    """
+    return "evaluate-scores" if SCORES_FINGERPRINT_KEY in provenance else "audit"
+
+
 def build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
     """Return this audit's command with changed arguments, or advice if the command is unknown.
 
@@ -185,7 +215,9 @@ def build_command(report: AuditResult, **changes: Any) -> CodeBlock | str:
     if settings in map(normalize_settings, known_settings):
         return NO_OTHER_STEP_ADVICE
     if is_repeatable(report.provenance):
-        return CodeBlock(format_repeat_command("audit", report.provenance, **changes))
+        return CodeBlock(
+            format_repeat_command(get_verb(report.provenance), report.provenance, **changes)
+        )
     flags, dropped_flags = [], []
     previous_settings = report.provenance.get("asked_for", {})
     for name, value in changes.items():
@@ -266,6 +298,8 @@ def _list_unsupported_tests(report: AuditResult) -> list[str]:
 
 def _can_split_words(report: AuditResult) -> bool:
     """Check whether the model reads words that may consist of several tokens."""
+    if report.instance is not None:
+        return False
     settings = report.provenance.get("asked_for", {})
     reads_words = report.words.units == "words" and "units" not in report.provenance
     return reads_words and settings.get("level") != "token"
@@ -316,12 +350,9 @@ def _scale_text_count(report: AuditResult, finding: Finding, n_texts: int) -> in
 
 def _explain_missing_texts(report: AuditResult) -> str | None:
     """Explain why a larger limit would not provide more texts; None if it would."""
-    shares = report.provenance.get("share")
-    if shares is not None:
-        share_list = [shares] if isinstance(shares[0], int) else shares
-        n_shares = max(total for _, total in share_list)
-        if len(share_list) < n_shares:
-            return "Some shares are missing. Join all of them with attnprobe report."
+    n_joined, n_shares = count_shares(report.provenance.get("share"))
+    if n_joined < n_shares:
+        return "Some shares are missing. Join all of them with attnprobe report."
     limit = report.provenance.get("asked_for", {}).get("test_limit")
     n_read = report.n + report.provenance.get("skipped_empty", 0)
     if limit is not None and n_read >= limit:

@@ -46,6 +46,7 @@ from hf_attnprobe.statistics.wording import Wording, build_wording
 from hf_attnprobe.storage.folders import find_differences, write_atomically
 from hf_attnprobe.storage.provenance import (
     DISTINCT_TEXTS_KEY,
+    EARLIER_RUNS_KEY,
     UNSUPPORTED_TESTS_KEY,
     read_summary,
     read_texts,
@@ -566,13 +567,19 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
     n_texts = sum(share.n for share in shares)
     # The proportion of unknown tokens is a mean over texts, so larger shares have more weight.
     unknown_sum = sum(share.n * share.provenance["unknown_tokens"] for share in shares)
-    arguments = {
-        name: value for name, value in provenances[0]["asked_for"].items() if name != "share"
-    }
+    arguments = _leave_out_share(provenances[0]["asked_for"])
+    earlier_runs: list[dict[str, Any]] = []
+    for provenance in provenances:
+        for settings in map(_leave_out_share, provenance.get(EARLIER_RUNS_KEY, ())):
+            if settings != arguments and settings not in earlier_runs:
+                earlier_runs.append(settings)
     # A text can have copies in several shares, so the numbers of different texts cannot be added up.
+    omitted_keys = (DISTINCT_TEXTS_KEY, EARLIER_RUNS_KEY)
     joined_provenance = {
-        name: value for name, value in provenances[0].items() if name != DISTINCT_TEXTS_KEY
+        name: value for name, value in provenances[0].items() if name not in omitted_keys
     }
+    if earlier_runs:
+        joined_provenance[EARLIER_RUNS_KEY] = earlier_runs
     return {
         **joined_provenance,
         **counts,
@@ -580,6 +587,11 @@ def _join_provenance(shares: Sequence[Report]) -> dict[str, Any]:
         "asked_for": arguments,
         "share": [provenance["share"] for provenance in provenances],
     }
+
+
+def _leave_out_share(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run without the option ``--share``."""
+    return {name: value for name, value in settings.items() if name != "share"}
 
 
 def _describe_progress(shares: Sequence[Report]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_attnprobe.storage.folders import normalize_settings, write_json
+from hf_attnprobe.storage.provenance import PARSE_ERRORS
 
 
 logger = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def read_run_log(
         killed_run_seconds = _measure_killed_run(folder)
     except FileNotFoundError:
         stored_runs, runs, killed_run_seconds = [], [], 0.0
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, *PARSE_ERRORS) as error:
         logger.warning(
             "cannot read %s (%s), so the time of earlier runs is not counted",
             file,

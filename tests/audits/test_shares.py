@@ -21,6 +21,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.audits.pipeline import estimate_audit
 from hf_attnprobe.inference import answers
+from hf_attnprobe.reports.report import Report, _join_provenance
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.statistics.sampling import list_share_indices
 from tests.helpers import tiny_language_models
@@ -164,6 +165,28 @@ def test_the_command_joins_shares(checkpoint, reviews_folder, cli, tmp_path):
     done = cli("report", *folders, "--output", tmp_path / "report.json")
     assert done.code == 0, done.err
     assert json.loads((tmp_path / "report.json").read_text())["n"] == 40
+
+
+def test_joined_shares_list_the_earlier_runs_of_all_shares():
+    """A run of a joined audit is not a run of one of its shares."""
+    shares = []
+    for number in range(2):
+        settings = {"model": "m", "dataset": "d", "share": f"{number}/2"}
+        provenance = {
+            "asked_for": settings,
+            "share": (number, 2),
+            "unknown_tokens": 0.0,
+            "earlier_runs": [{**settings, "seed": 3}, {**settings, "batch_size": number}],
+        }
+        shares.append(Report("m", "d", 10, 0, (), provenance))
+    joined = _join_provenance(shares)
+    run = {"model": "m", "dataset": "d"}
+    assert joined["asked_for"] == run
+    assert joined["earlier_runs"] == [
+        {**run, "seed": 3},
+        {**run, "batch_size": 0},
+        {**run, "batch_size": 1},
+    ]
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.integrations.card_options import PublishingOptions
 from hf_attnprobe.integrations.publishing import write_card
 from hf_attnprobe.retraining.run import retrain
+from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, join_words
 from hf_attnprobe.studies.run import study
 from hf_attnprobe.studies.steps import StudyOptions
 from hf_attnprobe.training.options import Architecture
@@ -164,6 +165,12 @@ def test_the_full_help_of_audit_lists_the_options_of_all_tests(cli, monkeypatch)
     for name, test in load_tests().items():
         for field in dataclasses.fields(test.options):
             assert f"\n  {name}.{field.name}=" in full_help
+
+
+def test_the_help_of_audit_names_the_tests_without_which_there_is_no_verdict(cli):
+    words = " ".join(cli("audit", "--help").out.split())
+    for question_set in (CLASSIFIER_SET, ANSWER_SET):
+        assert join_words(question_set.required_tests) in words
 
 
 def test_options_on_the_command_line_are_those_of_the_tests():

@@ -12,13 +12,17 @@ from hf_attnprobe.documents.blocks import (
     DefinitionList,
     Document,
     ExampleTexts,
+    Link,
+    NextStep,
     NumberLine,
     Section,
     Table,
+    UserText,
     build_glossary,
     describe_number_line,
     format_cell,
     iterate_texts,
+    map_texts,
 )
 from hf_attnprobe.documents.html import MIN_SECTIONS_FOR_CONTENTS, render_html
 from tests.documents.test_formats import documents, forms
@@ -115,3 +119,13 @@ def test_numbers_of_every_library_are_numbers():
 def test_a_small_number_is_not_zero():
     assert "1.0e-05" in in_a_cell(Table(["p"], [[1e-5]]))
     assert ">0.000<" in in_a_cell(Table(["p"], [[0.0]]))
+
+
+def test_prose_is_renamed_but_no_command_address_or_text_of_the_user():
+    """A report about bags renames its words, but its commands must still run."""
+    step = NextStep("Audit more texts.", "attnprobe audit --unit text --dataset text")
+    assert map_texts(step, str.upper) == NextStep("AUDIT MORE TEXTS.", step.command)
+    link = Link("the texts", "https://example.org/text")
+    assert map_texts(link, str.upper) == Link("THE TEXTS", link.address)
+    sentence = (UserText("text"), " of a text")
+    assert map_texts(sentence, str.upper) == (UserText("text"), " OF A TEXT")

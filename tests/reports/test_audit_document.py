@@ -92,7 +92,7 @@ def test_one_minute_first_then_folded(shown):
     first = page[page.index("<main") : page.index('<details class="more"')]
     seen = re.sub(r"<details.*?</details>", "", first, flags=re.S)
     heads = re.findall(r"<h2>(.*?)</h2>", seen)
-    assert heads[:2] == ["Three texts", "May I show this to users?"]
+    assert heads[:2] == ["Three texts", "Advice on showing attention to users"]
     assert seen.count("<article") == 3
     assert len(re.sub("<[^>]+>", " ", seen).split()) < 900
 
@@ -131,7 +131,7 @@ def test_the_page_is_small_the_same_every_time_and_knows_no_clock(shown):
     assert not [a for _, a in read.elements if a.get("src") or a.get("href", "#")[:1] not in "#d"]
     ids = [attributes["id"] for _, attributes in read.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    wanted = "texts may-i-show-this-to-users questions audited numbers limits glossary origin"
+    wanted = "texts advice-on-showing-attention-to-users questions audited numbers limits glossary origin"
     assert set(wanted.split()) <= set(ids)
     links = {a["href"][1:] for name, a in read.elements if name == "a" and "href" in a}
     named = " ".join(a.get("aria-labelledby", "") for _, a in read.elements).split()

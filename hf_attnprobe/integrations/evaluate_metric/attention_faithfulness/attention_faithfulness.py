@@ -1,6 +1,7 @@
 """Metric for the library evaluate that measures whether attention explains predictions."""
 
 # evaluate parses imports line by line, so each import must be on one line.
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,8 +26,8 @@ LABEL_NAME_LIST = datasets.List(datasets.Value("string"))
 """``datasets`` feature for several labels per text: a list of label names."""
 LABEL_FEATURES = (SINGLE_LABEL, LABEL_LIST, LABEL_NAME, LABEL_NAME_LIST)
 """``datasets`` features for all types of labels that the metric accepts."""
-UNKNOWN_LABEL = -1
-"""Number that stands for the label of a text without a label."""
+UNKNOWN_CLASS = -1
+"""Class index that stands for an unknown label, as in the library ``datasets``."""
 SINGLE_TEXT = datasets.Value("string")
 """``datasets`` feature for a single text as input."""
 TEXT_PAIR = {"text": datasets.Value("string"), "text_pair": datasets.Value("string")}
@@ -70,7 +71,9 @@ Args:
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
     tests (list of str, or dict, optional): names of tests, or their options by name, such as
-        {"permutation": {"n_permutations": 10}}. The default is all tests that suit the model.
+        {"permutation": {"n_permutations": 10}}. The default is all tests that suit the model. If the
+        test scale, erasure, exchange or uniform_attention is missing (for a language model: sources,
+        permutation or knockout), "answer" is "cannot say".
     output_dir (str, optional): folder for the rows and the report.
     progress (bool): whether to display a progress bar; False by default.
     summary (bool): whether to leave out the values of single texts; False by default.
@@ -275,7 +278,7 @@ def _check_texts(predictions: Any) -> None:
 def _add_missing_references(
     predictions: Sequence[Any] | None, references: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Check the texts, and use the label −1 (unknown) for all of them if no labels are passed.
+    """Check the texts, and mark all labels as unknown if no labels are passed.
 
     The library evaluate calls the texts "predictions" and their labels "references".
 
@@ -297,7 +300,7 @@ def _add_missing_references(
     if predictions is not None:
         _check_texts(predictions)
     if predictions is not None and references is None:
-        references = [UNKNOWN_LABEL] * len(predictions)
+        references = [None] * len(predictions)
     if references is not None:
         references = _convert_references(references)
     return {"predictions": predictions, "references": references}
@@ -361,12 +364,11 @@ def _match_earlier_labels(references: list[Any], feature: Any) -> list[Any]:
     Raises:
         AttnProbeError: The labels have another type than those of earlier batches.
     """
-    has_known_labels = any(label not in (None, "", UNKNOWN_LABEL) for label in references)
-    is_empty_list = all(label in ([], None) for label in references)
-    new_feature = _get_label_feature(references)
-    if has_known_labels and not is_empty_list and new_feature != feature:
+    known_labels = [label for label in references if not _is_unknown(label)]
+    has_only_empty_lists = all(label == [] for label in known_labels)
+    if not has_only_empty_lists and _get_label_feature(references) != feature:
         raise hf_attnprobe.AttnProbeError(
-            f"the labels of this batch, such as {references[0]!r:.60}, have another type than the "
+            f"the labels of this batch, such as {known_labels[0]!r:.60}, have another type than the "
             "labels that were added before. Use numbers, names, or lists of one of them for all texts, "
             "and begin with a text whose label is known."
         )
@@ -376,10 +378,18 @@ def _match_earlier_labels(references: list[Any], feature: Any) -> list[Any]:
 def _mark_unknown_labels(labels: Sequence[Any], feature: Any) -> list[Any]:
     """Replace unknown labels by the mark that suits the type of the labels.
 
-    The mark is −1 among numbers, the empty name among names, and None among lists.
+    The mark is NaN among numbers, the empty name among names, and None among lists. It is not −1 among
+    numbers, because −1 can be the label of a regression model.
     """
-    mark = {str(SINGLE_LABEL): UNKNOWN_LABEL, str(LABEL_NAME): ""}.get(str(feature))
-    return [mark if label in (None, "", UNKNOWN_LABEL) else label for label in labels]
+    if feature == SINGLE_LABEL:
+        return [math.nan if label is None or label == "" else label for label in labels]
+    mark = "" if feature == LABEL_NAME else None
+    return [mark if _is_unknown(label) else label for label in labels]
+
+
+def _is_unknown(label: Any) -> bool:
+    """Check whether a label is missing: None, NaN, an empty name, or the class index −1."""
+    return label in (None, "", UNKNOWN_CLASS) or (isinstance(label, float) and math.isnan(label))
 
 
 def _collect_statistics(report: hf_attnprobe.Report, n_texts: int) -> dict[str, Any]:

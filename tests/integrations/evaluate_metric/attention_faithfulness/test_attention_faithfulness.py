@@ -189,6 +189,20 @@ def test_references_that_are_no_labels_of_the_model(references, expected, metric
         metric.compute(predictions=["a", "b"], references=references, model_id=str(checkpoint))
 
 
+def test_an_unknown_number_is_not_minus_one(metric, monkeypatch):
+    """For a regression model, −1 is a number like any other, so it cannot mark an unknown label."""
+    labels = []
+
+    def record(model, examples, *arguments, **settings):
+        labels.extend(example["label"] for example in examples)
+        raise AttnProbeError("recorded")
+
+    monkeypatch.setattr(hf_attnprobe, "audit", record)
+    with refuses("recorded"):
+        metric.compute(predictions=["a", "b", "c"], references=[0.5, None, -1.0], model_id="model")
+    assert labels == [0.5, pytest.approx(math.nan, nan_ok=True), -1.0]
+
+
 def test_later_references_have_the_type_of_earlier_ones(metric):
     metric.add_batch(predictions=["a"], references=["positive"])
     with refuses("have another type than the labels that were added before"):
