@@ -34,6 +34,7 @@ from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
 from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.maps.attention_map import (
+    MAP_FILE,
     AttentionMap,
     GateValue,
     MapCertificate,
@@ -257,10 +258,22 @@ def fit_map(
         )
         fitted = _fit_prepared_map(audit, choosing_share, output_dir, bar)
     if output_dir is not None:
-        write_json(Path(output_dir) / RESULT_FILE, fitted.to_json())
-        if fitted.map is not None:
-            fitted.map.save_pretrained(output_dir)
+        _save_result(fitted, Path(output_dir))
     return fitted
+
+
+def _save_result(fitted: FittedMap, folder: Path) -> None:
+    """Save a result and its map, and delete the map of an earlier run that is no longer certified.
+
+    A run with more time can withdraw the certificate that a shorter run gave. A map in a folder without
+    a result is from another source, and is kept.
+    """
+    has_earlier_result = (folder / RESULT_FILE).is_file()
+    write_json(folder / RESULT_FILE, fitted.to_json())
+    if fitted.map is not None:
+        fitted.map.save_pretrained(folder)
+    elif has_earlier_result:
+        (folder / MAP_FILE).unlink(missing_ok=True)
 
 
 def _check_options(choosing_share: float, options: AuditOptions) -> None:
