@@ -614,8 +614,20 @@ def _certify(
     chosen_faithfulness = candidate_results[0].faithfulness
     assert chosen_faithfulness is not None
     answer = grade(chosen_faithfulness, rule, question_set.min_texts)
-    result = replace(result, answer=answer, candidates=tuple(candidate_results), control=control)
-    if answer != Answer.YES or control.n_passing:
+    is_refuted = answer == Answer.YES and control.n_passing > 0
+    result = replace(
+        result,
+        answer=Answer.CANNOT_SAY if is_refuted else answer,
+        candidates=tuple(candidate_results),
+        control=control,
+    )
+    if is_refuted:
+        reason = (
+            f"No map is certified: {control.n_passing} of {control.n_runs} maps that were chosen by "
+            "shuffled costs pass as well, so the texts are too few or too short."
+        )
+        return replace(result, reason=reason)
+    if answer != Answer.YES:
         return replace(result, reason=_explain_failure(result, question_set.min_texts))
     certificate = MapCertificate(
         faithfulness=chosen_faithfulness.plain_estimate,
@@ -643,15 +655,10 @@ def _certify(
 
 
 def _explain_failure(result: FittedMap, min_texts: int) -> str:
-    """Explain in a sentence why the chosen map is not certified."""
+    """Explain in a sentence why the faithfulness of the chosen map does not suffice."""
     chosen = result.candidates[0]
     estimate, rule = chosen.faithfulness, result.report.rules["faithfulness"]
     assert estimate is not None
-    if result.control is not None and result.control.n_passing:
-        return (
-            f"No map is certified: {result.control.n_passing} of {result.control.n_runs} maps that "
-            "were chosen by shuffled costs pass as well, so the texts are too few or too short."
-        )
     beginning = (
         f"No map is certified: the best candidate, {chosen.description}, has faithfulness "
         f"{estimate.interval_text} ({rule.threshold_text})"
