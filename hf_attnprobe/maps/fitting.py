@@ -54,7 +54,7 @@ from hf_attnprobe.maps.selection import (
 )
 from hf_attnprobe.protocol import AnswersFromPassage, EditableInputs, Observation, Site
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import Answer, grade, join_answers, list_possible_answers
 from hf_attnprobe.statistics.scale import compute_faithfulness
 from hf_attnprobe.statistics.verdicts import (
@@ -539,6 +539,9 @@ def judge_gate(report: Report) -> tuple[tuple[GateValue, ...], str]:
         if finding is None or not finding.n:
             problems.append(f"{rule.name.lower()} could not be measured")
             continue
+        if finding.n < MIN_DISPLAYED_TEXTS:
+            problems.append(f"{rule.name.lower()} was measured on only {finding.n} texts")
+            continue
         values.append(GateValue(key, str(finding.answer), finding.estimate))
         if finding.answer == Answer.NO:
             problems.append(f"{report.words.fill(rule.if_no)} ({finding.number})")
@@ -565,11 +568,11 @@ def measure_map_faithfulness(report: Report, ranking: str) -> Estimate:
 
 
 def _measure_ceiling(report: Report) -> Estimate | None:
-    """Measure the faithfulness of the order by leave-one-out; None if it was not measured."""
+    """Measure the faithfulness of the order by leave-one-out; None if too few texts have a value."""
     if report.evidence is None:
         return None
     ceiling = measure_map_faithfulness(report, "leave_one_out")
-    return ceiling if ceiling.n else None
+    return ceiling if (ceiling.n or 0) >= MIN_DISPLAYED_TEXTS else None
 
 
 def _certify(
