@@ -127,7 +127,8 @@ class FittedMap:
             unit and is not a map of attention; None for a language model, whose scale ends there.
         control: What maps achieve that are chosen by shuffled costs; None without candidates.
         n_choosing: Number of texts by which the map was chosen.
-        n_certifying: Number of other texts, on which it was certified.
+        n_certifying: Number of other texts, by which it is certified. Within a time limit, only some
+            of them are measured.
         report: Audit report of the certifying texts.
     """
 
@@ -652,7 +653,8 @@ def _certify(
     )
     reason = (
         f"Certified: {attention_map.description} shows what the predictions are based on, with "
-        f"faithfulness {chosen_faithfulness.interval_text} ({rule.threshold_text})."
+        f"faithfulness {chosen_faithfulness.interval_text} on {chosen_faithfulness.n} texts "
+        f"({rule.threshold_text})."
     )
     return replace(result, map=attention_map, reason=reason)
 
