@@ -66,7 +66,7 @@ class MapCertificate:
             ``faithfulness.n`` of them, which are fewer if a time limit ended the audit.
         n_candidates: Number of maps among which it was chosen, including all single heads.
         control: What maps achieve that are chosen by shuffled costs.
-        dataset: Data set and split.
+        dataset: Data set and split, without local folders.
         date: Day of the certification, such as "2026-11-28".
         version: Version of hf_attnprobe.
     """
@@ -97,7 +97,7 @@ class AttentionMap:
         ranking: Name of a ranking, such as "product" for attention × gradient; empty for a mean of
             heads.
         heads: Heads with their weights; empty for a ranking.
-        model: Name of the model.
+        model: Name of the model, without local folders.
         model_fingerprint: Hash of the weights of the model. The map is refused for other weights.
         certificate: Evidence that the map is faithful; None for a map without a certificate.
 

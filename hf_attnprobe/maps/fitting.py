@@ -18,6 +18,7 @@ from hf_attnprobe.audits.pipeline import reserve_output_folder, run_prepared_aud
 from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import UserScores, attach_scores
+from hf_attnprobe.cards.metadata import DatasetReference, strip_local_folders
 from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
@@ -633,6 +634,8 @@ def _certify(
         return replace(result, reason=reason)
     if answer != Answer.YES:
         return replace(result, reason=_explain_failure(result, question_set.min_texts))
+    # The map is published with the model, so it contains no names of local folders.
+    public_data_name = DatasetReference.from_name(report.dataset.name).name
     certificate = MapCertificate(
         faithfulness=chosen_faithfulness.plain_estimate,
         gate=result.gate,
@@ -640,14 +643,14 @@ def _certify(
         n_certifying=result.n_certifying,
         n_candidates=sum(candidate.n_tried for candidate in candidates),
         control=control,
-        dataset=result.dataset,
+        dataset=str(replace(report.dataset, name=public_data_name)),
         date=datetime.date.today().isoformat(),
         version=version("hf_attnprobe"),
     )
     attention_map = AttentionMap.from_candidate(
         candidates[0].name,
         candidates[0].heads,
-        model=result.model,
+        model=strip_local_folders(result.model),
         model_fingerprint=model_fingerprint,
         certificate=certificate,
     )
