@@ -146,11 +146,6 @@ class FittedMap:
     n_certifying: int
     report: Report = field(repr=False, compare=False)
 
-    @property
-    def is_certified(self) -> bool:
-        """Whether a map was certified."""
-        return self.map is not None
-
     def to_json(self) -> dict[str, Any]:
         """Convert the result to plain data, as printed by ``attnprobe fit-map --json``."""
         fields = {name: value for name, value in vars(self).items() if name != "report"}
