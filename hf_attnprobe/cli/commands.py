@@ -243,12 +243,16 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> None:
 
 def run_fit_map(arguments: dict[str, Any]) -> None:
     """Choose an attention map of a model, certify it on other texts, and print the result."""
+    data = build_data(arguments)
+    # Report a misspelt column before torch is imported and the model is loaded.
+    data.check_named_columns()
+
     from hf_attnprobe.maps.attention_map import MAP_FILE
     from hf_attnprobe.maps.fitting import CERTIFICATION_FOLDER, fit_map
 
     fitted = fit_map(
         select_options(arguments, SavedModel),
-        build_data(arguments),
+        data,
         choosing_share=arguments["choosing_share"],
         options=select_options(arguments, AuditOptions),
         output_dir=arguments["output_dir"],

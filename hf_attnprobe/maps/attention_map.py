@@ -62,10 +62,11 @@ class MapCertificate:
             (best order).
         gate: Answers about the model's attention as a whole on the same texts.
         n_choosing: Number of texts by which the map was chosen.
-        n_certifying: Number of other texts, on which the map was certified.
+        n_certifying: Number of other texts, by which the map was certified. Faithfulness is measured on
+            ``faithfulness.n`` of them, which are fewer if a time limit ended the audit.
         n_candidates: Number of maps among which it was chosen, including all single heads.
         control: What maps achieve that are chosen by shuffled costs.
-        dataset: Data set and split.
+        dataset: Data set and split, without local folders.
         date: Day of the certification, such as "2026-11-28".
         version: Version of hf_attnprobe.
     """
@@ -82,7 +83,7 @@ class MapCertificate:
 
     def __str__(self) -> str:
         return (
-            f"faithfulness {self.faithfulness.interval_text} on {self.n_certifying} texts of "
+            f"faithfulness {self.faithfulness.interval_text} on {self.faithfulness.n} texts of "
             f"{self.dataset}, chosen on {self.n_choosing} other texts among {self.n_candidates} maps "
             f"({self.date}, hf_attnprobe {self.version})"
         )
@@ -96,7 +97,7 @@ class AttentionMap:
         ranking: Name of a ranking, such as "product" for attention × gradient; empty for a mean of
             heads.
         heads: Heads with their weights; empty for a ranking.
-        model: Name of the model.
+        model: Name of the model, without local folders.
         model_fingerprint: Hash of the weights of the model. The map is refused for other weights.
         certificate: Evidence that the map is faithful; None for a map without a certificate.
 
@@ -149,7 +150,7 @@ class AttentionMap:
 
     @property
     def description(self) -> str:
-        """What the map shows, such as "attention × gradient" or "mean of the heads 3.1 and 5.0"."""
+        """What the map shows, such as "attention × gradient" or "head 3.1 (layer.head)"."""
         if not self.heads:
             labels = {MEAN_CANDIDATE: "attention of the whole model"}
             return (labels | COMPARED_RANKINGS).get(self.ranking, self.ranking)

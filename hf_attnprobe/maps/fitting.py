@@ -18,6 +18,7 @@ from hf_attnprobe.audits.pipeline import reserve_output_folder, run_prepared_aud
 from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import UserScores, attach_scores
+from hf_attnprobe.cards.metadata import DatasetReference, strip_local_folders
 from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
@@ -34,6 +35,7 @@ from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
 from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.maps.attention_map import (
+    MAP_FILE,
     AttentionMap,
     GateValue,
     MapCertificate,
@@ -53,7 +55,7 @@ from hf_attnprobe.maps.selection import (
 )
 from hf_attnprobe.protocol import AnswersFromPassage, EditableInputs, Observation, Site
 from hf_attnprobe.reports.report import Report
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import Answer, grade, join_answers, list_possible_answers
 from hf_attnprobe.statistics.scale import compute_faithfulness
 from hf_attnprobe.statistics.verdicts import (
@@ -126,7 +128,8 @@ class FittedMap:
             unit and is not a map of attention; None for a language model, whose scale ends there.
         control: What maps achieve that are chosen by shuffled costs; None without candidates.
         n_choosing: Number of texts by which the map was chosen.
-        n_certifying: Number of other texts, on which it was certified.
+        n_certifying: Number of other texts, by which it is certified. Within a time limit, only some
+            of them are measured.
         report: Audit report of the certifying texts.
     """
 
@@ -142,11 +145,6 @@ class FittedMap:
     n_choosing: int
     n_certifying: int
     report: Report = field(repr=False, compare=False)
-
-    @property
-    def is_certified(self) -> bool:
-        """Whether a map was certified."""
-        return self.map is not None
 
     def to_json(self) -> dict[str, Any]:
         """Convert the result to plain data, as printed by ``attnprobe fit-map --json``."""
@@ -257,10 +255,22 @@ def fit_map(
         )
         fitted = _fit_prepared_map(audit, choosing_share, output_dir, bar)
     if output_dir is not None:
-        write_json(Path(output_dir) / RESULT_FILE, fitted.to_json())
-        if fitted.map is not None:
-            fitted.map.save_pretrained(output_dir)
+        _save_result(fitted, Path(output_dir))
     return fitted
+
+
+def _save_result(fitted: FittedMap, folder: Path) -> None:
+    """Save a result and its map, and delete the map of an earlier run that is no longer certified.
+
+    A run with more time can withdraw the certificate that a shorter run gave. A map in a folder without
+    a result is from another source, and is kept.
+    """
+    has_earlier_result = (folder / RESULT_FILE).is_file()
+    write_json(folder / RESULT_FILE, fitted.to_json())
+    if fitted.map is not None:
+        fitted.map.save_pretrained(folder)
+    elif has_earlier_result:
+        (folder / MAP_FILE).unlink(missing_ok=True)
 
 
 def _check_options(choosing_share: float, options: AuditOptions) -> None:
@@ -526,6 +536,9 @@ def judge_gate(report: Report) -> tuple[tuple[GateValue, ...], str]:
         if finding is None or not finding.n:
             problems.append(f"{rule.name.lower()} could not be measured")
             continue
+        if finding.n < MIN_DISPLAYED_TEXTS:
+            problems.append(f"{rule.name.lower()} was measured on only {finding.n} texts")
+            continue
         values.append(GateValue(key, str(finding.answer), finding.estimate))
         if finding.answer == Answer.NO:
             problems.append(f"{report.words.fill(rule.if_no)} ({finding.number})")
@@ -552,11 +565,11 @@ def measure_map_faithfulness(report: Report, ranking: str) -> Estimate:
 
 
 def _measure_ceiling(report: Report) -> Estimate | None:
-    """Measure the faithfulness of the order by leave-one-out; None if it was not measured."""
+    """Measure the faithfulness of the order by leave-one-out; None if too few texts have a value."""
     if report.evidence is None:
         return None
     ceiling = measure_map_faithfulness(report, "leave_one_out")
-    return ceiling if ceiling.n else None
+    return ceiling if (ceiling.n or 0) >= MIN_DISPLAYED_TEXTS else None
 
 
 def _certify(
@@ -601,9 +614,23 @@ def _certify(
     chosen_faithfulness = candidate_results[0].faithfulness
     assert chosen_faithfulness is not None
     answer = grade(chosen_faithfulness, rule, question_set.min_texts)
-    result = replace(result, answer=answer, candidates=tuple(candidate_results), control=control)
-    if answer != Answer.YES or control.n_passing:
+    is_refuted = answer == Answer.YES and control.n_passing > 0
+    result = replace(
+        result,
+        answer=Answer.CANNOT_SAY if is_refuted else answer,
+        candidates=tuple(candidate_results),
+        control=control,
+    )
+    if is_refuted:
+        reason = (
+            f"No map is certified: {control.n_passing} of {control.n_runs} maps that were chosen by "
+            "shuffled costs pass as well, so the texts are too few or too short."
+        )
+        return replace(result, reason=reason)
+    if answer != Answer.YES:
         return replace(result, reason=_explain_failure(result, question_set.min_texts))
+    # The map is published with the model, so it contains no names of local folders.
+    public_data_name = DatasetReference.from_name(report.dataset.name).name
     certificate = MapCertificate(
         faithfulness=chosen_faithfulness.plain_estimate,
         gate=result.gate,
@@ -611,34 +638,30 @@ def _certify(
         n_certifying=result.n_certifying,
         n_candidates=sum(candidate.n_tried for candidate in candidates),
         control=control,
-        dataset=result.dataset,
+        dataset=str(replace(report.dataset, name=public_data_name)),
         date=datetime.date.today().isoformat(),
         version=version("hf_attnprobe"),
     )
     attention_map = AttentionMap.from_candidate(
         candidates[0].name,
         candidates[0].heads,
-        model=result.model,
+        model=strip_local_folders(result.model),
         model_fingerprint=model_fingerprint,
         certificate=certificate,
     )
     reason = (
         f"Certified: {attention_map.description} shows what the predictions are based on, with "
-        f"faithfulness {chosen_faithfulness.interval_text} ({rule.threshold_text})."
+        f"faithfulness {chosen_faithfulness.interval_text} on {chosen_faithfulness.n} texts "
+        f"({rule.threshold_text})."
     )
     return replace(result, map=attention_map, reason=reason)
 
 
 def _explain_failure(result: FittedMap, min_texts: int) -> str:
-    """Explain in a sentence why the chosen map is not certified."""
+    """Explain in a sentence why the faithfulness of the chosen map does not suffice."""
     chosen = result.candidates[0]
     estimate, rule = chosen.faithfulness, result.report.rules["faithfulness"]
     assert estimate is not None
-    if result.control is not None and result.control.n_passing:
-        return (
-            f"No map is certified: {result.control.n_passing} of {result.control.n_runs} maps that "
-            "were chosen by shuffled costs pass as well, so the texts are too few or too short."
-        )
     beginning = (
         f"No map is certified: the best candidate, {chosen.description}, has faithfulness "
         f"{estimate.interval_text} ({rule.threshold_text})"

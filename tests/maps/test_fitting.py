@@ -1,6 +1,7 @@
 """Models in which it is known what decides: the right map is certified, and no other."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ from torch import nn
 
 from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
 from hf_attnprobe.maps.attention_map import MAP_FILE, AttentionMap
-from hf_attnprobe.maps.fitting import RESULT_FILE, measure_map_faithfulness
+from hf_attnprobe.maps.fitting import (
+    RESULT_FILE,
+    _certify,
+    _save_result,
+    judge_gate,
+    measure_map_faithfulness,
+)
+from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate, ShuffledControl
 from hf_attnprobe.statistics.grades import Answer
 from tests.helpers import planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused
@@ -92,6 +100,48 @@ def test_the_folder_holds_the_map_and_the_result(fitted, folder):
     assert result == json.loads(json.dumps(fitted.to_json()))
     assert result["map"]["certificate"]["n_certifying"] == 21
     assert (folder / "certification" / "report.html").is_file()
+
+
+def test_a_map_that_lost_its_certificate_is_deleted(fitted, tmp_path):
+    _save_result(fitted, tmp_path)
+    assert (tmp_path / MAP_FILE).is_file()
+    _save_result(replace(fitted, map=None), tmp_path)
+    assert not (tmp_path / MAP_FILE).exists()
+    # A map from another source, in a folder without a result, is kept.
+    (tmp_path / RESULT_FILE).unlink()
+    fitted.map.save_pretrained(tmp_path)
+    _save_result(replace(fitted, map=None), tmp_path)
+    assert (tmp_path / MAP_FILE).is_file()
+
+
+def certify_retrieving_head(result, n_passing=0):
+    candidate = Candidate(HEADS_CANDIDATE, 0.9, (planted_retrieval.RETRIEVING_HEAD,), 12)
+    control = ShuffledControl(20, 0.1, 0.9, n_passing)
+    return _certify(replace(result, map=None), [candidate], control, "fingerprint")
+
+
+def test_no_map_is_certified_if_shuffled_costs_pass(fitted):
+    assert certify_retrieving_head(fitted).map is not None
+    refuted = certify_retrieving_head(fitted, n_passing=3)
+    assert refuted.map is None and refuted.answer == Answer.CANNOT_SAY
+    assert "3 of 20 maps that were chosen by shuffled costs pass as well" in refuted.reason
+
+
+def test_a_map_contains_no_local_folders(fitted):
+    dataset = replace(fitted.report.dataset, name="/home/somebody/prompts.jsonl")
+    report = replace(fitted.report, dataset=dataset)
+    local = replace(fitted, model="/home/somebody/tiny", dataset=str(dataset), report=report)
+    attention_map = certify_retrieving_head(local).map
+    assert attention_map.model == "tiny"
+    assert attention_map.certificate.dataset.startswith("prompts.jsonl")
+    assert "somebody" not in json.dumps(attention_map.to_json())
+
+
+def test_the_gate_shows_no_number_of_fewer_than_ten_texts(fitted):
+    findings = tuple(replace(finding, n=7) for finding in fitted.report.findings)
+    values, reason = judge_gate(replace(fitted.report, findings=findings))
+    assert values == ()
+    assert "effect was measured on only 7 texts" in reason
 
 
 @pytest.mark.slow
