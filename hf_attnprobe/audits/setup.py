@@ -61,6 +61,7 @@ from hf_attnprobe.data.examples import (
     list_further_columns,
     read_examples,
 )
+from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
@@ -407,7 +408,11 @@ def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> di
         return {}
     columns = list_further_columns(opened)
     reason = None
-    if not isinstance(adapter, TransformerAdapter):
+    if isinstance(getattr(adapter.model, "config", None), AttentionClassifierConfig):
+        # The other parameters of its `forward` method, such as `features`, are not read from data
+        # with texts.
+        columns = [name for name in columns if name in TOKENIZER_COLUMNS]
+    elif not isinstance(adapter, TransformerAdapter):
         reason = "this type of model only reads texts"
     elif isinstance(audited_model.tokenizer, ImageReader):
         # The images are the model's main input.

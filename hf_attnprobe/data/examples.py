@@ -29,6 +29,7 @@ from hf_attnprobe.data.columns import (
     choose_columns,
     compute_image_digest,
     find_image_column,
+    has_images,
     list_columns,
     make_image_error,
     read_column,
@@ -41,6 +42,7 @@ from hf_attnprobe.data.instances import (
     choose_instance_column,
     compute_bag_digest,
     find_instance_column,
+    has_instances,
     iterate_bags,
     read_instances,
 )
@@ -108,7 +110,13 @@ OPTIONAL_COLUMNS = (
 The fingerprint of a data set is a hash of its columns in this order. If the order changed, all
 fingerprints would change.
 """
-COLUMN_FIELDS = ("text_column", "text_pair_column", "label_column", "string_columns")
+COLUMN_FIELDS = (
+    "text_column",
+    "text_pair_column",
+    "instance_column",
+    "label_column",
+    "string_columns",
+)
 """Fields of :class:`~hf_attnprobe.data.recipes.Recipe` that contain names of columns."""
 MAX_ID_DIGITS = 19
 """Number of digits of the largest example id."""
@@ -664,8 +672,7 @@ def _find_bags(source: "datasets.Dataset", recipe: Recipe) -> str | None:
     # A split that was loaded before has an empty column of texts next to its bags.
     if (source.info.description or "").startswith(DESCRIPTION_PREFIX):
         return find_instance_column(source.column_names)
-    has_images = find_image_column(source.column_names) is not None
-    if recipe.text_column or recipe.text_pair_column or has_images:
+    if recipe.text_column or recipe.text_pair_column or has_images(source):
         return None
     return choose_instance_column(source.column_names)
 
@@ -922,7 +929,7 @@ def compute_dataset_fingerprint(examples: "datasets.Dataset") -> str:
     if image_column is not None:
         images = read_column(examples, image_column)
         columns.append([compute_image_digest(pixels) for pixels in images])
-    if find_instance_column(examples.column_names) is not None:
+    if has_instances(examples):
         for name in (*INSTANCE_COLUMNS, COORDINATES_COLUMN):
             if name in examples.column_names:
                 columns.append([compute_bag_digest(bag) for bag in iterate_bags(examples, name)])
@@ -1079,11 +1086,11 @@ def prepare_splits(train: Any, validation: Any, test: Any) -> "dict[str, dataset
 
 def _check_blank_texts(name: str, examples: "datasets.Dataset") -> None:
     """Log how many texts of a split are blank, or raise AttnProbeError if all of them are."""
+    # Rows with images or bags of instances have empty texts.
+    if has_images(examples) or has_instances(examples):
+        return
     n_blank = sum(not text.strip() for text in read_column(examples, "text"))
-    has_no_texts = find_image_column(examples.column_names) is not None
-    # Rows with bags of instances have empty texts.
-    has_no_texts |= find_instance_column(examples.column_names) is not None
-    if has_no_texts or not n_blank:
+    if not n_blank:
         return
     if n_blank == len(examples):
         raise AttnProbeError(

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hf_attnprobe.adapters.pretrained import get_class_names, reads_pairs
+from hf_attnprobe.adapters.pretrained import get_class_names, reads_features, reads_pairs
 from hf_attnprobe.checkpoints.loading import (
     has_trained_attention,
     load_model,
@@ -37,6 +37,7 @@ from hf_attnprobe.data.examples import (
     get_dataset_name,
     get_label_names,
 )
+from hf_attnprobe.data.instances import has_instances
 from hf_attnprobe.data.specs import Data
 from hf_attnprobe.functional.divergence import jsd, tvd
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
@@ -259,7 +260,7 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
 
     Raises:
         AttnProbeError: If it is not an attention classifier with trained attention over the words
-            of the text, or if it reads text pairs.
+            of the text, or if it reads text pairs or bags of instances.
     """
     if not isinstance(model, AttentionClassifierForSequenceClassification):
         raise AttnProbeError(
@@ -272,6 +273,11 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
             f"{name} reads text pairs, which retrain does not support. Choose a --model that reads "
             "single texts."
         )
+    if reads_features(config):
+        raise AttnProbeError(
+            f"{name} reads bags of instances, which retrain does not support. Choose a --model that "
+            "reads texts."
+        )
     if not has_trained_attention(config):
         description = f"has {config.attention} attention"
         if config.hierarchical:
@@ -283,19 +289,24 @@ def check_retrainable(name: str, model: PreTrainedModel) -> None:
 
 
 def check_splits(splits: Splits) -> None:
-    """Check that there are train, validation and test texts.
+    """Check that there are train, validation and test splits, and that they contain texts.
 
     Args:
         splits: Labelled texts by split name.
 
     Raises:
-        AttnProbeError: If a split is missing.
+        AttnProbeError: If a split is missing, or contains bags of instances.
     """
     missing_splits = [name for name in SPLIT_NAMES if name not in splits]
     if missing_splits:
         raise AttnProbeError(
             f"the data set has no labelled {missing_splits[0]} texts, but retrain needs train, "
             f"validation and test texts. Add a {missing_splits[0]} split."
+        )
+    if any(has_instances(examples) for examples in splits.values()):
+        raise AttnProbeError(
+            "the data has bags of instances, but retrain needs texts. Use the data that the model was "
+            "trained on, or choose the column of the texts with --text-column."
         )
 
 

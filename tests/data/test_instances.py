@@ -73,6 +73,13 @@ def test_items_and_named_columns(bags):
     assert again["items"][:] == [[3, 1, 4], [1]]
 
 
+def test_names_of_instance_columns_are_read_as_those_of_texts():
+    """White space around a name is removed, and a dot names a column inside another one."""
+    rows = [{"visit": {"codes": [3, 1]}, " codes ": [4, 2], "label": 0}]
+    assert load_examples(rows, "test", instance_column="visit.codes")["items"][:] == [[3, 1]]
+    assert load_examples(rows, "test", instance_column=" codes ")["items"][:] == [[4, 2]]
+
+
 def test_a_data_set_with_texts_stays_a_data_set_of_texts():
     rows = [{"text": "a fine film", "features": [[1.0]], "label": 0}]
     assert load_examples(rows, "test").column_names == ["example_id", "text", "label"]

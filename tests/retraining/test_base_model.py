@@ -24,6 +24,8 @@ from hf_attnprobe.retraining.adversary import divide_by_bound, train_adversary
 from hf_attnprobe.retraining.base_model import (
     RetrainingSetup,
     build_setup,
+    check_retrainable,
+    check_splits,
     load_base_model,
     run_retraining_test,
     train_variant,
@@ -32,6 +34,7 @@ from hf_attnprobe.retraining.options import Adversary, Seeds
 from hf_attnprobe.training.options import TrainingOptions
 from hf_attnprobe.training.trainer import Stopwatch
 from tests.helpers.audit_by_name import audit_by_name
+from tests.helpers.error_messages import refuses
 from tests.helpers.stopped_trainings import (
     SETTINGS,
     SimulatedStopError,
@@ -67,6 +70,17 @@ def test_copies_of_test_texts_count_once(base, reviews, tmp_path, caplog):
     assert setup.splits["test"]["text"] == list(dict.fromkeys(test["text"]))
     n_copies = 20 * len(test) - n_different
     assert f"{n_copies} of the {20 * len(test)} test texts are copies" in caplog.text
+
+
+def test_bags_of_instances_are_refused(base, reviews, tmp_path):
+    """Rows with bags have empty texts, which must not count as copies of each other."""
+    config = AttentionClassifierConfig(inputs="features", feature_size=1, num_labels=2)
+    with refuses("reads bags of instances, which retrain does not support"):
+        check_retrainable("bags", AutoModelForSequenceClassification.from_config(config))
+    rows = [{"features": [[float(i)]], "label": i % 2} for i in range(4)]
+    bags = load_examples(rows, "test")
+    with refuses("retrain needs texts"):
+        check_splits({**reviews, "test": bags})
 
 
 # --- the base -----------------------------------------------------------------------------------------------------
