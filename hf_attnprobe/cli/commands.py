@@ -211,7 +211,6 @@ def run_audit(arguments: dict[str, Any]) -> int:
     audit_arguments = _build_audit_arguments(arguments)
 
     from hf_attnprobe.audits.api import audit
-    from hf_attnprobe.core.distributed import get_process_state
     from hf_attnprobe.reports.ci_gate import list_failures, parse_conditions
 
     fail_conditions = parse_conditions(arguments["fail_on"])
@@ -223,7 +222,17 @@ def run_audit(arguments: dict[str, Any]) -> int:
         return 0
     report = audit(**audit_arguments)
     _print_audit(report, arguments)
-    reasons = list_failures(report, fail_conditions)
+    return _print_failures(list_failures(report, fail_conditions))
+
+
+def _print_failures(reasons: Sequence[str]) -> int:
+    """Print why the conditions of ``--fail-on`` are met, and return the exit code.
+
+    Args:
+        reasons: One reason for each condition that is met; empty if none is met.
+    """
+    from hf_attnprobe.core.distributed import get_process_state
+
     if not reasons:
         return 0
     if get_process_state().is_main_process:
@@ -640,16 +649,13 @@ def run_cite(arguments: dict[str, Any]) -> int:
         print_text(report.to_text(verbose=arguments["verbose"]))
         if arguments["output_dir"] is not None:
             print_text(format_page_line(arguments["output_dir"]))
-    failures = []
+    reasons = []
     for condition in conditions:
         share = report.estimate_share(condition.question)
         reason = condition.explain_score_failure(share.value, share.ci95 or (math.nan, math.nan))
         if reason:
-            failures.append(reason)
-    if not failures:
-        return 0
-    print_text(f"attnprobe: --fail-on: {'; '.join(failures)}", file=sys.stderr)
-    return CONDITION_MET_EXIT_CODE
+            reasons.append(reason)
+    return _print_failures(reasons)
 
 
 # --- card ----------------------------------------------------------------------------------------
