@@ -92,6 +92,7 @@ def cite(
         report = cite(model, tokenizer, rows)
     """
     require_single_process("cite")
+    # Answers checks that the template contains the required placeholders.
     Answers([{}], template=options.template)
     citation_rows = read_rows(rows)
     if output_dir is None:

@@ -17,7 +17,6 @@ from hf_attnprobe.citations.rule import (
     MIN_LOG_PROB_PER_TOKEN,
     Classification,
     Use,
-    join_numbers,
 )
 from hf_attnprobe.citations.statements import ParsedAnswer
 from hf_attnprobe.core.formatting import format_interval
@@ -41,6 +40,7 @@ from hf_attnprobe.statistics.estimates import (
     compute_share_interval,
     estimate_function_of_means,
 )
+from hf_attnprobe.statistics.verdicts import join_words
 
 
 USES_BY_SHARE = {
@@ -105,7 +105,7 @@ class CitedStatement:
         n_passages = len(self.classification.uses)
         missing = [str(number) for number in self.cited if not 1 <= number <= n_passages]
         reason = self.classification.reason
-        return f"{reason}; there is no passage {join_numbers(missing)}" if missing else reason
+        return f"{reason}; there is no passage {join_words(missing)}" if missing else reason
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,8 @@ class CitationReport(DocumentedResult):
     Attributes:
         model: Name of the model.
         answers: The answers with their statements.
-        left_out: Numbers of the rows for which the model generated an empty answer.
+        left_out: Numbers of the rows without an answer, because the model generated an empty one or
+            its logits were undefined.
         attention_name: Description of the attention that is displayed.
         versions: Versions of the libraries.
     """
@@ -261,7 +262,10 @@ class CitationReport(DocumentedResult):
         ]
         uncited = [statement for statement in dependent if not statement.cited]
         if uncited:
-            yield f"{len(uncited)} statements depend on a passage, but cite none."
+            subject = (
+                "1 statement depends" if len(uncited) == 1 else f"{len(uncited)} statements depend"
+            )
+            yield f"{subject} on a passage, but without a citation."
         if dependent:
             n_agreeing = sum(
                 statement.measurement.attended_passage in statement.classification.used_sources
@@ -272,8 +276,13 @@ class CitationReport(DocumentedResult):
                 f"{len(dependent)} statements that depend on a passage."
             )
         if self.left_out:
-            rows = join_numbers([str(number) for number in self.left_out])
-            yield Note(f"Left out because the model generated an empty answer: row {rows}.")
+            rows = join_words([str(number) for number in self.left_out])
+            noun = "Row" if len(self.left_out) == 1 else "Rows"
+            verb = "was" if len(self.left_out) == 1 else "were"
+            yield Note(
+                f"{noun} {rows} {verb} left out, because the model generated an empty answer or its "
+                "logits were undefined."
+            )
 
     def _build_table(self) -> Table:
         """Build the table with the citations of each statement."""
@@ -292,7 +301,7 @@ class CitationReport(DocumentedResult):
         return Table(head, rows, sortable=False)
 
     def _build_measurement_table(self) -> Table:
-        """Build the table with the numbers behind the class of each statement."""
+        """Build the table with the measurements that determine the class of each statement."""
         rows = []
         for answer in self.answers:
             for statement in answer.statements:
@@ -312,8 +321,8 @@ class CitationReport(DocumentedResult):
             "row",
             "statement",
             "reason",
-            "log-probability per token",
-            "without any passage",
+            "log-probability per token with all passages",
+            "log-probability per token without any passage",
             "gain by all passages (nats)",
             "sentence with the most attention",
         )
@@ -373,7 +382,7 @@ LIMITATIONS = [
 
 def _format_numbers(numbers: Sequence[int]) -> str:
     """Join passage numbers; "none" if there are none."""
-    return join_numbers([*map(str, numbers)]) if numbers else "none"
+    return join_words([*map(str, numbers)]) if numbers else "none"
 
 
 def _label_citations(statement: CitedStatement) -> InlineText:

@@ -16,9 +16,10 @@ All numbers are log-probabilities of the whole statement in nats. They are compa
 Near a threshold, the result is "cannot say".
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+
+from hf_attnprobe.statistics.verdicts import join_words
 
 
 MIN_GAIN = 6.0
@@ -167,13 +168,7 @@ def _classify_dependent_statement(log_probs: StatementLogProbs) -> Classificatio
     use_of_side = {1: Use.USED, 0: Use.UNDECIDED, -1: Use.OTHER}
     uses = tuple(use_of_side[side] for side in sides)
     numbers = [str(k) for k, use in enumerate(uses, 1) if use is Use.USED]
-    return Classification(uses, f"the statement depends on passage {join_numbers(numbers)}")
-
-
-def join_numbers(numbers: Sequence[str]) -> str:
-    """Join numbers with commas and "and", such as "1, 2 and 4"."""
-    *first_numbers, last_number = numbers
-    return f"{', '.join(first_numbers)} and {last_number}" if first_numbers else last_number
+    return Classification(uses, f"the statement depends on passage {join_words(numbers)}")
 
 
 def _compare(value: float, threshold: float, margin: float) -> int:
