@@ -573,7 +573,9 @@ def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_
     adapter = wrap(case.model, dtype=torch.float64)
     (decision,) = {case.decide(text)[0] for text in case.texts}
     other = torch.eye(2, dtype=torch.float64)[1 - decision]
-    adapter.unit_donors = UnitDonors(tuple(range(100, 106)), (other,) * 6, donors.units)
+    adapter.unit_donors = UnitDonors(
+        tuple(range(100, 106)), (other,) * 6, donors.units, (None,) * 6
+    )
     result = exchange(adapter.observe(case.prepare(adapter)), Site(0, 0), seed=SEED)
     assert result.exchange_importance["attention"].isnan().all()
     assert result.exchange_mass["attention"].isnan().all()
@@ -635,7 +637,10 @@ def test_a_word_that_every_donor_has_is_exchanged_for_itself():
     opposite = 1 - observation.probs[0].argmax().item()
     probs = torch.eye(2, dtype=torch.float64)[opposite]
     adapter.unit_donors = UnitDonors(
-        tuple(range(100, 104)), (probs,) * 4, tuple({0: units} for units in donors)
+        tuple(range(100, 104)),
+        (probs,) * 4,
+        tuple({0: units} for units in donors),
+        (None,) * 4,
     )
     text = adapter.observe(case.prepare(adapter, [case.texts[0]], (3,)))
     result = exchange(text, Site(0, 0), seed=SEED)
@@ -645,7 +650,7 @@ def test_a_word_that_every_donor_has_is_exchanged_for_itself():
     # The first word is that of the text in all donors, so that a removal of it alone moves nothing.
     importance = result.exchange_importance["attention"].item()
     assert importance < 0
-    adapter.unit_donors = UnitDonors((100,), (probs,), ({0: tuple(own)},))
+    adapter.unit_donors = UnitDonors((100,), (probs,), ({0: tuple(own)},), (None,))
     text = adapter.observe(case.prepare(adapter, [case.texts[0]], (3,)))
     result = exchange(text, Site(0, 0), seed=SEED)
     assert result.same_word.item() == pytest.approx(1.0)
