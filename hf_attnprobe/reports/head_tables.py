@@ -16,6 +16,7 @@ from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.documents.blocks import Cell, FormattedNumber, Section, Table
 from hf_attnprobe.plots.chart import Grid, HeatMap
 from hf_attnprobe.statistics.estimates import (
+    MIN_DISPLAYED_TEXTS,
     Estimate,
     compute_share_interval,
 )
@@ -187,6 +188,11 @@ def _describe_path_shares(heads: Sequence[HeadEvaluation], n_passing: int, rule:
     if n_passing:
         verb = "has" if n_passing == 1 else "have"
         return f"{n_passing} of {len(measured_heads)} heads certainly {verb} {share} ({meaning})"
+    if max(head.path_share.n or 0 for head in measured_heads) < MIN_DISPLAYED_TEXTS:
+        return (
+            f"The path shares of {len(measured_heads)} of {len(heads)} heads were measured, on fewer "
+            f"than {MIN_DISPLAYED_TEXTS} texts"
+        )
     foremost = max(measured_heads, key=lambda head: head.path_share.value)
     number = markdown.format_interval(foremost.path_share.value, foremost.path_share.ci95, digits=2)
     largest = f"the largest one is that of {format_head_in_words(foremost.site)}, {number}"
@@ -248,6 +254,15 @@ def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
         rule: the rule whose threshold ``partly`` is used.
     """
     return estimate.ci95 is not None and estimate.ci95[0] >= rule.partly
+
+
+def is_displayed(estimate: Estimate) -> bool:
+    """Check whether an estimate is based on enough texts to be displayed.
+
+    Args:
+        estimate: a number, whose n is 0 if it was not measured.
+    """
+    return (estimate.n or 0) >= MIN_DISPLAYED_TEXTS
 
 
 def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
@@ -386,7 +401,7 @@ def build_head_maps(
 ) -> tuple[HeatMap, ...]:
     """Build heat maps of all heads' faithfulness, path shares and effects.
 
-    A map is omitted if fewer than two heads have the number.
+    A map is omitted if fewer than two heads have the number, on at least ten texts.
 
     Args:
         evaluations: evaluations of all heads and groups.
@@ -399,7 +414,7 @@ def build_head_maps(
         if spec.rule == "path_share":
             rule = build_head_rule(rule)
         numbers = {head.site: getattr(head, spec.rule) for head in heads}
-        measured_numbers = {site: number for site, number in numbers.items() if number.n}
+        measured_numbers = {site: n for site, n in numbers.items() if is_displayed(n)}
         if len(measured_numbers) > 1:
             heat_map = build_head_map(
                 spec.key,
@@ -684,9 +699,9 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
 def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
     """Format an estimate with two digits.
 
-    The result is None if it was not measured.
+    The result is None if it was not measured on at least ten texts.
     """
-    if not estimate.n:
+    if not is_displayed(estimate):
         return None
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 

@@ -61,8 +61,8 @@ GateNumber = Literal["path_share", "effect"]
 HEAD_THRESHOLD_FACTOR = 1 / 3
 """Factor on the threshold of the path share for a part of the attention, such as a head or a layer.
 
-All attention needs a path share of .15, so a head needs .05. In models with planted heads, this is the
-middle between heads that the decision does not use, and each of ten heads that share the decision equally
+All attention needs a path share of .15, so a head needs .05. In models with planted heads, each of ten heads
+that share a decision equally has at least .075, and heads that the decision does not use have at most .002
 (docs/transformers.md).
 """
 PATH_SHARE_STATISTIC = "path_share"
