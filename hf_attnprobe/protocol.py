@@ -129,6 +129,12 @@ class Batch:
     scores: Tensor | None = None
     identities: Tensor | None = None
 
+    def list_identities(self) -> list[int | None]:
+        """List the identity of each text; None for texts whose identity is not known."""
+        if self.identities is None:
+            return [None] * len(self.example_ids)
+        return self.identities.tolist()
+
 
 @dataclass(frozen=True, eq=False)
 class ReferenceOutputs:
@@ -141,11 +147,14 @@ class ReferenceOutputs:
         lengths: Number of real (not padding) queries per text, int `[texts]`.
         outputs: One tensor `[texts, heads, queries, width]` per layer. Each text's real queries
             come first, in their original order, followed by zeros.
+        identities: Identity of each text, as in :class:`Batch`; None if it is not known. A copy of a
+            text cannot be its donor.
     """
 
     example_ids: tuple[int, ...]
     lengths: Tensor
     outputs: tuple[Tensor, ...]
+    identities: tuple[int | None, ...]
 
     @classmethod
     def concatenate(cls, parts: Sequence["ReferenceOutputs"]) -> "ReferenceOutputs":
@@ -166,7 +175,8 @@ class ReferenceOutputs:
             padded = [F.pad(output, (0, 0, 0, n_queries - output.shape[2])) for output in outputs]
             layers.append(torch.cat(padded))
         lengths = torch.cat([part.lengths for part in parts])
-        return cls(example_ids, lengths, tuple(layers))
+        identities = tuple(identity for part in parts for identity in part.identities)
+        return cls(example_ids, lengths, tuple(layers), identities)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,11 +204,14 @@ class UnitDonors:
         units: Units of each text by segment, each list with the most attended unit first. Texts
             that are not pairs have a single segment, 0. The adapter defines the content of a unit,
             for example its token ids.
+        identities: Identity of each text, as in :class:`Batch`; None if it is not known. A copy of a
+            text cannot be its donor.
     """
 
     example_ids: tuple[int, ...]
     probs: tuple[Tensor, ...]
     units: tuple[Mapping[int, Sequence[Any]], ...]
+    identities: tuple[int | None, ...]
 
 
 SiteEdit = Callable[[int, Tensor], Tensor]

@@ -58,7 +58,7 @@ from hf_attnprobe.reports.verdict import warn_about_precision
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
-from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET
+from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, apply_thresholds
 from hf_attnprobe.storage.folders import (
     mark_folder,
     refuse_outside_link,
@@ -426,7 +426,14 @@ def _list_detection_limits(audit: PreparedAudit, n_distinct: int) -> list[str]:
         return []
     rows = read_planted_rows(audit.options.limits, audit.identity)
     n_heads = max(1, len(audit.selection.sites))
-    return describe_detection_limits(rows, n=n_distinct, n_heads=n_heads, seed=audit.options.seed)
+    return describe_detection_limits(
+        rows,
+        n=n_distinct,
+        n_heads=n_heads,
+        is_all_attention=n_heads == 1 and not audit.selection.groups,
+        rules=apply_thresholds(audit.options.thresholds),
+        seed=audit.options.seed,
+    )
 
 
 def _describe_long_passages(runner: AuditRunner) -> str | None:

@@ -556,8 +556,8 @@ def select_top_sites(screen_rows: Rows, sites: Sequence[Site], n_sites: int) -> 
 def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
     """Sort heads by their estimated effect on the output, with the largest effect first.
 
-    The effect is the output change if the head's attention becomes uniform. The test ``screen``
-    estimates it from gradients.
+    The effect is the loss of the prediction if the weights of the head become even, which is also
+    the basis of the path share. The test ``screen`` estimates it from gradients.
 
     Args:
         screen_rows: Rows from the test ``screen``. Sites without rows come last, in model order.
@@ -566,7 +566,7 @@ def sort_by_screen(screen_rows: Rows, sites: Sequence[Site]) -> list[Site]:
     Returns:
         The sorted sites.
     """
-    effects = screen_rows.build_head_frame("first_order_uniform").mean().to_dict()
+    effects = screen_rows.build_head_frame("first_order_even").mean().to_dict()
 
     def get_sort_key(site: Site) -> tuple[float, Site]:
         effect = effects.get((site.layer, site.head), 0.0)

@@ -33,7 +33,12 @@ from hf_attnprobe.inference.batching import (
     split_for_model,
 )
 from hf_attnprobe.inference.choices import encode_examples
-from hf_attnprobe.inference.encoding import InputReader, Text, get_second_texts
+from hf_attnprobe.inference.encoding import (
+    InputReader,
+    Text,
+    get_second_texts,
+    select_distinct_texts,
+)
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
@@ -240,7 +245,11 @@ def _sample_texts(
     examples: "datasets.Dataset",
     n_texts: int,
 ) -> list[Text]:
-    """Draw nonblank texts from the split by id hash, and encode them in id order."""
+    """Draw different nonblank texts from the split by id hash, and encode them in id order.
+
+    If the drawn texts contain copies, twice as many texts are drawn, until there are enough different
+    texts or the split has no more.
+    """
     ids = read_column(examples, "example_id")
     if has_images(examples) or has_instances(examples):
         rows = list(range(len(ids)))
@@ -250,9 +259,19 @@ def _sample_texts(
         nonblank_rows = [row for row, pair in enumerate(pairs) if "".join(pair).strip()]
         # If all texts are blank, the first one is encoded, which raises a suitable error.
         rows = nonblank_rows or [0]
-    rows = draw_sample(rows, [ids[row] for row in rows], n_texts)
-    rows = sorted(rows, key=ids.__getitem__)
-    return encode_examples(tokenizer, examples.select(rows), adapter).texts
+    n_drawn = n_texts
+    while True:
+        drawn_rows = draw_sample(rows, [ids[row] for row in rows], n_drawn)
+        drawn_rows = sorted(drawn_rows, key=ids.__getitem__)
+        texts = encode_examples(tokenizer, examples.select(drawn_rows), adapter).texts
+        distinct_texts = select_distinct_texts(texts)
+        has_copies = len(distinct_texts) < len(texts)
+        if not has_copies or len(distinct_texts) >= n_texts or n_drawn >= len(rows):
+            break
+        n_drawn *= 2
+    example_ids = [text.example_id for text in distinct_texts]
+    sampled_indices = draw_sample(range(len(distinct_texts)), example_ids, n_texts)
+    return [distinct_texts[index] for index in sampled_indices]
 
 
 def _batch_by_length(

@@ -282,6 +282,7 @@ def collect_unit_donors(
     example_ids: list[int] = []
     probs: list[Tensor] = []
     units: list[Mapping[int, Sequence[Any]]] = []
+    identities: list[int | None] = []
     for batch in batches:
         observation = model.observe(batch)
         contents = exchangeable.read_unit_contents(observation)
@@ -294,7 +295,8 @@ def collect_unit_donors(
             )
         example_ids += batch.example_ids
         probs += observation.probs
-    return UnitDonors(tuple(example_ids), tuple(probs), tuple(units))
+        identities += batch.list_identities()
+    return UnitDonors(tuple(example_ids), tuple(probs), tuple(units), tuple(identities))
 
 
 def draw_replacements(observation: Observation, n_donors: int, seed: int) -> ReplacementDraws:
@@ -344,7 +346,7 @@ def _assign_by_rank(
 def _find_candidates(
     observation: Observation, donors: UnitDonors, orders: Sequence[Mapping[int, Any]]
 ) -> list[np.ndarray]:
-    """Find the donors of each text that are predicted otherwise, as row indices."""
+    """Find the donors of each text that are predicted otherwise and are no copies, as row indices."""
     prediction = observation.model.prediction
     n_donors = len(donors.example_ids)
     if prediction.is_number:
@@ -362,12 +364,14 @@ def _find_candidates(
         # The outcomes of an answer span, a choice or tags belong to one text only.
         differs = torch.ones(len(observation.probs), n_donors, dtype=torch.bool)
     candidates = []
-    texts = zip(observation.batch.example_ids, orders, differs.cpu(), strict=True)
-    for example_id, by_segment, is_different in texts:
+    batch = observation.batch
+    texts = zip(batch.example_ids, batch.list_identities(), orders, differs.cpu(), strict=True)
+    for example_id, identity, by_segment, is_different in texts:
         rows = [
             row
             for row in is_different.nonzero()[:, 0].tolist()
             if donors.example_ids[row] != example_id
+            and (identity is None or donors.identities[row] != identity)
             and by_segment.keys() <= donors.units[row].keys()
         ]
         candidates.append(np.array(rows, dtype=int))

@@ -138,7 +138,7 @@ def head_ablation(
     outputs = reference.outputs[site.layer][:, site.head]
     lengths = reference.lengths
     attention = observation.attention[site.layer]
-    donors = _draw_donors(reference, observation.batch.example_ids, seed).to(attention.device)
+    donors = _draw_donors(reference, observation.batch, seed).to(attention.device)
     shape = (len(attention), attention.shape[2], -1)
     # Outputs are zero beyond the lengths, so that this is the mean over all real queries.
     mean_output = (outputs.sum((0, 1)) / lengths.sum()).expand(shape)
@@ -174,21 +174,26 @@ def _measure_changes(observation: Observation, probs: Tensor) -> tuple[Tensor, T
     return tvd(probs, observation.probs), flips
 
 
-def _draw_donors(reference: ReferenceOutputs, example_ids: tuple[int, ...], seed: int) -> Tensor:
+def _draw_donors(reference: ReferenceOutputs, batch: Batch, seed: int) -> Tensor:
     """Draw a donor for each text: another text, whose head outputs replace those of the text.
+
+    Copies of a text have the same outputs, so they cannot be its donors.
 
     Args:
         reference: Head outputs for a sample of texts, from which the donors are drawn.
-        example_ids: Ids of the texts that need a donor.
+        batch: Texts that need a donor.
         seed: Seed for the draw.
 
     Returns:
         Row indices in the sample, int64 ``[batch]``; −1 if the sample has no other text.
     """
     donors = []
-    for example_id in example_ids:
+    for example_id, identity in zip(batch.example_ids, batch.list_identities(), strict=True):
         candidates = [
-            row for row, donor_id in enumerate(reference.example_ids) if donor_id != example_id
+            row
+            for row, donor_id in enumerate(reference.example_ids)
+            if donor_id != example_id
+            and (identity is None or reference.identities[row] != identity)
         ]
         if not candidates:
             donors.append(-1)

@@ -9,12 +9,15 @@ Measure
     |⟨∂p/∂A, A' − A⟩|, the change of the explained class's probability p that the gradient at the
     model's attention A predicts for the edited attention A'. The edits are uniform attention and no
     attention (which zeroes the head's output). This is attribution patching (Nanda 2023; Kramár et
-    al. 2024, AtP) of attention.
+    al. 2024, AtP) of attention. A third edit gives even weights to the explained tokens, as the path
+    share in ``uniform_attention``. Only the loss of p counts: max(0, ⟨∂p/∂A, A − A'⟩).
 
 Interpretation
     The statistics estimate the results that ``uniform_attention`` and ``head_ablation`` would give.
-    They are wrong for saturated models. The report compares its ranking of the tested heads with
-    the exact results.
+    They are wrong for saturated models. Heads are sorted by ``first_order_even``, because a head is
+    graded by its path share. In a fine-tuned MiniLM with 72 heads (24 texts of SST), the rank
+    correlation with the path share is .96 for ``first_order_even`` and .59 for
+    ``first_order_uniform``.
 """
 
 from dataclasses import dataclass
@@ -31,6 +34,9 @@ READINGS = {
     "first_order_uniform": (
         "to first order, uniform attention in this head moves the output by {mean:.3f} {unit}"
     ),
+    "first_order_even": (
+        "to first order, even weights in this head cost the prediction {mean:.3f} {unit}"
+    ),
     "first_order_zero": (
         "to first order, zeroing the output of this head moves the output by {mean:.3f} {unit}"
     ),
@@ -45,10 +51,13 @@ class ScreenResult:
 
     Attributes:
         first_order_uniform: Estimated effect of uniform attention.
+        first_order_even: Estimated loss of the explained class's probability with even weights over
+            the explained tokens. For a predicted number, its estimated change.
         first_order_zero: Estimated effect of zeroing the head's output.
     """
 
     first_order_uniform: Tensor
+    first_order_even: Tensor
     first_order_zero: Tensor
 
 
@@ -79,7 +88,10 @@ def screen(
         Statistics per text.
     """
     observation = observation.with_target(options.target)
-    visible = observation.model.get_visible_keys(observation, site.layer)
+    model = observation.model
+    visible = model.get_visible_keys(observation, site.layer)
+    tokens = model.get_unit_positions(observation, site.layer, observation.batch.content_mask)
+    is_even = visible & tokens[:, None]
     attention = observation.attention[site.layer][:, site.head]
     gradient = observation.attention_gradient[site.layer][:, site.head]
     slope = gradient * visible
@@ -87,10 +99,12 @@ def screen(
         rows = slice(site.query, site.query + 1)
         attention = attention[:, rows]
         slope = slope[:, rows]
-        visible = visible[:, rows]
+        visible, is_even = visible[:, rows], is_even[:, rows]
     uniform_effect = slope * (make_uniform(attention, visible) - attention)
+    even_effect = (slope * (make_uniform(attention, is_even) - attention)).sum((-2, -1))
     zero_effect = slope * attention
     return ScreenResult(
         uniform_effect.sum((-2, -1)).abs(),
+        even_effect.abs() if model.prediction.is_number else (-even_effect).clamp_min(0),
         zero_effect.sum((-2, -1)).abs(),
     )

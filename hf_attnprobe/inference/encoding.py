@@ -170,9 +170,27 @@ def count_distinct_texts(texts: Sequence[Text]) -> int:
     Args:
         texts: The texts, which may contain several copies of a text.
     """
-    identities = [text.identity for text in texts if text.identity is not None]
-    n_unknown = len(texts) - len(identities)
-    return len({*identities}) + n_unknown
+    return len(select_distinct_texts(texts))
+
+
+def select_distinct_texts(texts: Sequence[Text]) -> list[Text]:
+    """Select the first copy of each text; texts with an unknown identity are all selected.
+
+    Args:
+        texts: The texts, which may contain several copies of a text.
+
+    Returns:
+        Different texts, in their original order.
+    """
+    known_identities: set[int] = set()
+    distinct_texts = []
+    for text in texts:
+        if text.identity is None:
+            distinct_texts.append(text)
+        elif text.identity not in known_identities:
+            known_identities.add(text.identity)
+            distinct_texts.append(text)
+    return distinct_texts
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ from hf_attnprobe.faithfulness.options import Permutation
 from hf_attnprobe.faithfulness.passage_units import compute_log_prob
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
-from hf_attnprobe.inference.encoding import InputReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text, select_distinct_texts
 from hf_attnprobe.planted_effects.options import DetectionLimitOptions
 from hf_attnprobe.planted_effects.planting import (
     CannotPlantEffectError,
@@ -69,13 +69,16 @@ from hf_attnprobe.protocol import (
     Observation,
     Site,
 )
-from hf_attnprobe.reports.detection_limits import DETECTION_LIMITS_FILE, ROWS_FILE
+from hf_attnprobe.reports.detection_limits import (
+    DETECTION_LIMITS_FILE,
+    ROWS_FILE,
+    build_detection_rule,
+)
 from hf_attnprobe.statistics.calibration_table import format_share
 from hf_attnprobe.statistics.detection import (
     LOG_PROB_STATISTIC,
     N_SIMULATED_AUDITS,
     DetectionLimit,
-    DetectionRule,
     compute_detection_rate,
     compute_dose_effects,
     draw_text_counts,
@@ -99,7 +102,8 @@ logger = logging.getLogger(__name__)
 
 SETTINGS_FILE = "detection-limit.json"
 """Name of the file with the settings of a measurement, which marks its output folder."""
-OUTPUT_CHANGE_STATISTICS = {
+GRADED_STATISTICS = {
+    "path_share": "uniform_attention",
     "standard_tvd": "permutation",
     "zero_tvd": "head_ablation",
     "mean_tvd": "head_ablation",
@@ -107,10 +111,10 @@ OUTPUT_CHANGE_STATISTICS = {
     "uniform_tvd": "uniform_attention",
     "largest_knockout_tvd@renormalised": "knockout",
 }
-"""Tests that measure the output change after an edit of the head, by statistic.
+"""Tests that measure an edit of the head, by statistic.
 
-In an audit, the rule ``effect`` grades the first statistic. All others are compared with the same
-threshold.
+In an audit, the path share of a head decides whether its faithfulness counts. For language models, this
+is the first output change. All output changes are compared with the threshold of the rule ``effect``.
 """
 
 N_FITTING_TEXTS = 48
@@ -137,7 +141,8 @@ class DetectionLimitReport(DocumentedResult):
         fingerprints: Fingerprints of the model's weights, configuration and tokenizer, as in an
             audit.
         dataset: Data set name.
-        n: Number of texts.
+        n: Number of different texts.
+        n_texts: Number of texts. Copies of a text count once, so only one of them is measured.
         seed: Seed for the token, its positions and the choice of heads.
         limits: Detection limits by head and statistic, for ``n / 2``, ``n`` and ``2 * n`` texts.
         planted: Diagnostics for each head with a planted effect.
@@ -153,6 +158,7 @@ class DetectionLimitReport(DocumentedResult):
     fingerprints: dict[str, str]
     dataset: str
     n: int
+    n_texts: int
     seed: int
     limits: list[Record]
     planted: list[Record]
@@ -170,8 +176,11 @@ class DetectionLimitReport(DocumentedResult):
         effect of a given dose). The tables state which effects the tests detect.
         """
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        n_texts = f"{self.n_texts} texts"
+        if self.n < self.n_texts:
+            n_texts += f" ({self.n} different)"
         provenance = (
-            f"{self.model} was measured on {self.n} texts of {self.dataset} with seed {self.seed}, "
+            f"{self.model} was measured on {n_texts} of {self.dataset} with seed {self.seed}, "
             f"in {self.seconds:.0f} s of processor time. Versions: {versions}."
         )
         planted_tables = [_make_table(self.planted, "Heads with a planted effect")]
@@ -238,7 +247,7 @@ def _write_report(report: DetectionLimitReport, folder: Path) -> None:
 
 
 def _describe_head(
-    head: str, rows: pd.DataFrame, sign: int, seed: int
+    head: str, rows: pd.DataFrame, sign: int, seed: int, *, is_only_head: bool
 ) -> Iterator[tuple[Record, Record]]:
     """Yield two table rows for each statistic measured at a head: responses and detection limits.
 
@@ -247,11 +256,12 @@ def _describe_head(
         rows: The head's rows for all doses.
         sign: 1 if the token increases the log-odds, -1 if it decreases them.
         seed: Seed for the random draws of texts.
+        is_only_head: Whether the model has no other head.
     """
     probability_changes, log_odds_changes = compute_dose_effects(rows, sign)
     doses, n = sorted(set(rows.dose)), rows.example_id.nunique()
-    rule = DetectionRule(RULES["effect"].yes)
-    for statistic in [name for name in OUTPUT_CHANGE_STATISTICS if (rows.statistic == name).any()]:
+    for statistic in [name for name in GRADED_STATISTICS if (rows.statistic == name).any()]:
+        rule = build_detection_rule(statistic, RULES, n_heads=1, is_all_attention=is_only_head)
         values = pivot_by_dose(rows, statistic)
         if values.shape[1] < 2:
             continue
@@ -357,7 +367,8 @@ def _plant_and_measure(
         start_seconds: Processor time before the model was loaded.
     """
     adapter, tokenizer = job.audited_model.adapter, job.audited_model.tokenizer
-    original_texts = job.tokenized.texts
+    # Copies of a text count once in every interval, so one of them is enough.
+    original_texts = select_distinct_texts(job.tokenized.texts)
     if adapter.prediction.kind not in ("classes", "answer") or isinstance(tokenizer, InputReader):
         raise AttnProbeError(
             "effects can only be planted in a model that predicts a class or an answer from a "
@@ -406,7 +417,14 @@ def _plant_and_measure(
                 "log-odds": float(log_odds_changes[k]),
             }
             tables["effects"].append({"head": head, "dose": dose, **changes})
-        for response, limits in _describe_head(head, head_rows, effect.sign, options.seed):
+        descriptions = _describe_head(
+            head,
+            head_rows,
+            effect.sign,
+            options.seed,
+            is_only_head=len(adapter.sites()) == 1,
+        )
+        for response, limits in descriptions:
             tables["responses"].append(response)
             tables["limits"].append(limits)
         logger.info(
@@ -421,6 +439,7 @@ def _plant_and_measure(
         fingerprints=compute_fingerprints(job.audited_model),
         dataset=str(get_dataset_name(job.data.dataset, job.data.split)),
         n=len(texts),
+        n_texts=len(job.tokenized.texts),
         seed=options.seed,
         **tables,
         without=skipped_heads,
@@ -479,9 +498,9 @@ def _measure_dose(
     ).adapter
     # All doses are compared at the same standard temperature.
     adapter.sharpness = job.audited_model.adapter.sharpness
-    set_reference(adapter, tokenizer, job.examples, OUTPUT_CHANGE_STATISTICS.values())
+    set_reference(adapter, tokenizer, job.examples, GRADED_STATISTICS.values())
     sites_by_test = {}
-    for name in OUTPUT_CHANGE_STATISTICS.values():
+    for name in dict.fromkeys(GRADED_STATISTICS.values()):
         if load_tests()[name].lacks(adapter, site) is None:
             sites_by_test[name] = [site]
     parts = []
@@ -491,7 +510,7 @@ def _measure_dose(
         parts.append(build_rows("effect", batch.example_ids, {NO_SITE: log_probs}))
         parts.append(compute_rows(observation, sites_by_test, TEST_OPTIONS, options.seed))
     rows = collect_rows(parts).build_long_frame().assign(dose=dose)
-    return rows[rows.statistic.isin([*OUTPUT_CHANGE_STATISTICS, LOG_PROB_STATISTIC])]
+    return rows[rows.statistic.isin([*GRADED_STATISTICS, LOG_PROB_STATISTIC])]
 
 
 def _compute_log_prob(observation: Observation) -> torch.Tensor:

@@ -22,8 +22,8 @@ from hf_attnprobe.statistics.detection import (
     interpolate_effect,
     pivot_by_dose,
 )
-from hf_attnprobe.statistics.heads import EFFECT_STATISTIC
-from hf_attnprobe.statistics.verdicts import RULES
+from hf_attnprobe.statistics.grades import Rule
+from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, PATH_SHARE_STATISTIC, build_head_rule
 from hf_attnprobe.storage.folders import find_differences
 
 
@@ -57,7 +57,33 @@ class DetectionLimitRecord(TypedDict):
     rows_sha256: str
 
 
-def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed: int) -> list[str]:
+def build_detection_rule(
+    statistic: str, rules: Mapping[str, Rule], *, n_heads: int, is_all_attention: bool
+) -> DetectionRule:
+    """Build the rule by which an audit finds that the decision depends on a head.
+
+    Args:
+        statistic: the path share, or an output change.
+        rules: rules with the keys "path_share" and "effect".
+        n_heads: number of heads that are compared, with simultaneous confidence intervals.
+        is_all_attention: whether the head is all attention of the model. It then needs a larger
+            path share than one of several heads.
+    """
+    if statistic != PATH_SHARE_STATISTIC:
+        return DetectionRule(rules["effect"].yes, n_heads)
+    rule = rules["path_share"]
+    return DetectionRule((rule if is_all_attention else build_head_rule(rule)).yes, n_heads)
+
+
+def describe_detection_limits(
+    rows: pd.DataFrame,
+    *,
+    n: int,
+    n_heads: int,
+    is_all_attention: bool,
+    rules: Mapping[str, Rule],
+    seed: int,
+) -> list[str]:
     """Describe how small an effect of attention can be so that an audit still detects it.
 
     To find out, effects of known size were planted in single heads.
@@ -66,20 +92,29 @@ def describe_detection_limits(rows: pd.DataFrame, *, n: int, n_heads: int, seed:
         rows: result of :func:`read_planted_rows`.
         n: number of audited texts.
         n_heads: number of heads that the audit tests.
+        is_all_attention: whether the only tested head represents all attention of the model.
+        rules: the audit's rules, by key.
         seed: seed for the simulated audits.
 
     Returns:
         A note for each head in which effects were planted.
     """
-    rule = DetectionRule(RULES["effect"].yes, n_heads)
+    has_path_share = (rows.statistic == PATH_SHARE_STATISTIC).any()
+    statistic = PATH_SHARE_STATISTIC if has_path_share else EFFECT_STATISTIC
+    rule = build_detection_rule(
+        statistic, rules, n_heads=n_heads, is_all_attention=is_all_attention
+    )
+    result = "the head has an effect"
+    if has_path_share:
+        result = f"{rule.threshold:.0%} of the decision or more passes through the head"
     notes = []
     for head, head_rows in rows.groupby("head"):
-        limit = _format_limit(head_rows, n, seed, rule)
+        limit = _format_limit(head_rows, statistic, n, seed, rule)
         if limit:
             notes.append(
                 f"Detection limit: effects of known size were planted in head {head} of a copy of this "
-                f"model. An audit of {n} texts finds in 95% of draws that the head has an effect if it "
-                f"changes {limit} of the probability or more. It may miss smaller effects."
+                f"model. An audit of {n} texts finds in 95% of draws that {result} if the head changes "
+                f"{limit} of the probability or more. It may miss smaller effects."
             )
     return notes
 
@@ -121,19 +156,22 @@ def read_planted_rows(folder: str | Path, identity: Mapping[str, Any]) -> pd.Dat
     return pd.read_csv(io.BytesIO(content), dtype={"head": str})
 
 
-def _format_limit(rows: pd.DataFrame, n: int, seed: int, rule: DetectionRule) -> str:
+def _format_limit(
+    rows: pd.DataFrame, statistic: str, n: int, seed: int, rule: DetectionRule
+) -> str:
     """Format the smallest effect that an audit detects in a head, with its confidence interval.
 
     Args:
         rows: values for one head. The size of a planted effect is called its dose.
+        statistic: statistic by which the audit detects an effect.
         n: number of audited texts.
         seed: seed for the simulated audits.
-        rule: rule by which an audit finds that a head has an effect.
+        rule: rule by which an audit detects an effect.
 
     Returns:
         The effect size; empty if fewer than two texts were measured with every dose.
     """
-    values = pivot_by_dose(rows, EFFECT_STATISTIC)
+    values = pivot_by_dose(rows, statistic)
     n_texts = values.shape[1]
     if n_texts < 2:
         return ""

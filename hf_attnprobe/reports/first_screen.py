@@ -396,11 +396,12 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
         change = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > LARGE_EFFECT_RATIO * original_change:
         change = f"{original_change:.0%}, or by {effect.value:.0%} if the model were 95% sure"
-    note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
+    note = ""
     if effect.answer == Answer.CANNOT_SAY:
         note = " (not settled)"
-    elif report.words.is_number:
-        note = ""
+    elif report.words.kind == "answer":
+        # The effect decides the verdict of a language model only.
+        note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
     flips = effect.yardsticks.get("flips")
     flip_clause = ""
     if effect.answer == Answer.NO and flips is not None:

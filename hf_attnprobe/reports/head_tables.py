@@ -16,6 +16,7 @@ from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.documents.blocks import Cell, FormattedNumber, Section, Table
 from hf_attnprobe.plots.chart import Grid, HeatMap
 from hf_attnprobe.statistics.estimates import (
+    MIN_DISPLAYED_TEXTS,
     Estimate,
     compute_share_interval,
 )
@@ -26,8 +27,10 @@ from hf_attnprobe.statistics.heads import (
     ALL_HEADS_INDEX,
     EFFECT_STATISTIC,
     HEAD_SET_INDEX,
+    PATH_SHARE_STATISTIC,
     HeadEvaluation,
     LayerHead,
+    build_head_rule,
     compute_head_intervals,
 )
 from hf_attnprobe.statistics.rows import STOPPING_KEY
@@ -144,7 +147,9 @@ The sentence only counts the others.
 
 
 def describe_important_heads(report: "AuditResult") -> str:
-    """Describe how many single heads change the output, and which of these heads are faithful.
+    """Describe through how many single heads the decision passes, and which of them are faithful.
+
+    For a language model, the heads that change the output are counted instead.
 
     Args:
         report: the audit's result.
@@ -156,13 +161,47 @@ def describe_important_heads(report: "AuditResult") -> str:
     heads = [evaluation for evaluation in report.head_evaluations if evaluation.is_head]
     if len(heads) < 2:
         return _describe_missing_heads(report).strip()
-    effect_rule, faithfulness_rule = report.rules["effect"], report.rules["faithfulness"]
-    n_effective = sum(surely_reaches_threshold(head.effect, effect_rule) for head in heads)
-    sentence = _describe_effective_heads(heads, n_effective, effect_rule)
-    if n_effective:
-        sentence += f"; {_describe_faithful_heads(heads, faithfulness_rule)}"
+    if report.words.kind == "answer":
+        effect_rule = report.rules["effect"]
+        n_passing = sum(surely_reaches_threshold(head.effect, effect_rule) for head in heads)
+        sentence = _describe_effective_heads(heads, n_passing, effect_rule)
+    else:
+        head_rule = build_head_rule(report.rules["path_share"])
+        n_passing = sum(surely_reaches_threshold(head.path_share, head_rule) for head in heads)
+        sentence = _describe_path_shares(heads, n_passing, head_rule)
+    if n_passing:
+        sentence += f"; {_describe_faithful_heads(heads, report.rules['faithfulness'])}"
     untested = _describe_untested_heads(report, len(heads))
     return f"{sentence}.{untested}{_describe_missing_heads(report)}"
+
+
+def _describe_path_shares(heads: Sequence[HeadEvaluation], n_passing: int, rule: Rule) -> str:
+    """Return a clause that counts the heads through which a part of the decision certainly passes.
+
+    If there is no such head, the clause names the head with the largest path share.
+    """
+    measured_heads = [head for head in heads if head.path_share.n]
+    if not measured_heads:
+        return "The path shares of single heads were not measured (test uniform_attention)"
+    share = f"a path share of {rule.yes:.2f} or more"
+    meaning = "the share of the decision that passes through the attention of this head alone"
+    if n_passing:
+        verb = "has" if n_passing == 1 else "have"
+        return f"{n_passing} of {len(measured_heads)} heads certainly {verb} {share} ({meaning})"
+    if max(head.path_share.n or 0 for head in measured_heads) < MIN_DISPLAYED_TEXTS:
+        return (
+            f"The path shares of {len(measured_heads)} of {len(heads)} heads were measured, on fewer "
+            f"than {MIN_DISPLAYED_TEXTS} texts"
+        )
+    foremost = max(measured_heads, key=lambda head: head.path_share.value)
+    number = markdown.format_interval(foremost.path_share.value, foremost.path_share.ci95, digits=2)
+    largest = f"the largest one is that of {format_head_in_words(foremost.site)}, {number}"
+    if foremost.path_share.ci95 is None:
+        return (
+            f"The path shares of {len(measured_heads)} of {len(heads)} heads were measured, on fewer "
+            f"than {MIN_TEXTS} texts; none is certainly {rule.yes:.2f} or more, {largest}"
+        )
+    return f"None of {len(measured_heads)} heads certainly has {share} ({meaning}); {largest}"
 
 
 def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int, rule: Rule) -> str:
@@ -191,7 +230,7 @@ def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int,
 
 
 def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str:
-    """Return a clause that names the faithful heads among the heads with an effect."""
+    """Return a clause that names the faithful heads among the heads that were counted before."""
     if not any(head.faithfulness.n for head in heads):
         return "their faithfulness was not measured (test scale)"
     faithful_heads = [head for head in heads if head.is_surely_faithful]
@@ -217,6 +256,15 @@ def surely_reaches_threshold(estimate: Estimate, rule: Rule) -> bool:
     return estimate.ci95 is not None and estimate.ci95[0] >= rule.partly
 
 
+def is_displayed(estimate: Estimate) -> bool:
+    """Check whether an estimate is based on enough texts to be displayed.
+
+    Args:
+        estimate: a number, whose n is 0 if it was not measured.
+    """
+    return (estimate.n or 0) >= MIN_DISPLAYED_TEXTS
+
+
 def _describe_untested_heads(report: "AuditResult", n_tested: int) -> str:
     """Return a sentence that counts the tested heads.
 
@@ -237,7 +285,7 @@ def _describe_missing_heads(report: "AuditResult") -> str:
     if progress is None or not progress["n_foremost_missing"]:
         return ""
     n_foremost, n_missing = progress["n_foremost"], progress["n_foremost_missing"]
-    tests = "effect and faithfulness"
+    tests = "path share and faithfulness"
     if progress["n_screened"] < progress["n_heads"]:
         n_unscreened = progress["n_heads"] - progress["n_screened"]
         screen = f"the estimated effects of {n_unscreened} of {progress['n_heads']} heads, and "
@@ -295,6 +343,9 @@ def _describe_pair(pair: HeadPair) -> str:
 FAITHFULNESS_MAP_KEY = "heads_faithfulness"
 """Key of the heat map of the heads' faithfulness, as in ``report.plot("heads_faithfulness")``."""
 
+PATH_SHARE_MAP_KEY = f"heads_{PATH_SHARE_STATISTIC}"
+"""Key of the heat map of the heads' path shares, as in ``report.plot("heads_path_share")``."""
+
 EFFECT_MAP_KEY = f"heads_{EFFECT_STATISTIC}"
 """Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
 
@@ -306,7 +357,7 @@ class HeadMapSpec(NamedTuple):
     """Description of one heat map of heads.
 
     Attributes:
-        rule: key of the rule that grades the number; also its field in ``HeadEvaluation``.
+        rule: key of the rule about the number; also its field in ``HeadEvaluation``.
         key: the map's key in ``report.plot``.
         title: title above the map.
         aside: caution for readers, after the finding.
@@ -325,8 +376,15 @@ HEAD_MAP_SPECS = (
         rule="faithfulness",
         key=FAITHFULNESS_MAP_KEY,
         title="Faithfulness of single heads",
-        aside="A head without any effect explains nothing, even if it is faithful.",
+        aside="A head through which nothing passes explains nothing, even if it is faithful.",
         centre=0.0,
+    ),
+    HeadMapSpec(
+        rule="path_share",
+        key=PATH_SHARE_MAP_KEY,
+        title="Share of the decision that passes through the attention of one head",
+        aside="Other heads may compensate for a head, so the shares need not add up to that of all "
+        "attention.",
     ),
     HeadMapSpec(
         rule="effect",
@@ -341,9 +399,9 @@ HEAD_MAP_SPECS = (
 def build_head_maps(
     evaluations: Sequence[HeadEvaluation], rules: Mapping[str, Rule]
 ) -> tuple[HeatMap, ...]:
-    """Build heat maps of all heads' faithfulness and effects.
+    """Build heat maps of all heads' faithfulness, path shares and effects.
 
-    A map is omitted if fewer than two heads have the number.
+    A map is omitted if fewer than two heads have the number, on at least ten texts.
 
     Args:
         evaluations: evaluations of all heads and groups.
@@ -353,8 +411,10 @@ def build_head_maps(
     maps = []
     for spec in HEAD_MAP_SPECS:
         rule = rules[spec.rule]
+        if spec.rule == "path_share":
+            rule = build_head_rule(rule)
         numbers = {head.site: getattr(head, spec.rule) for head in heads}
-        measured_numbers = {site: number for site, number in numbers.items() if number.n}
+        measured_numbers = {site: n for site, n in numbers.items() if is_displayed(n)}
         if len(measured_numbers) > 1:
             heat_map = build_head_map(
                 spec.key,
@@ -526,13 +586,15 @@ def get_site_order(site: LayerHead) -> tuple[int, LayerHead]:
 
 
 HEAD_TABLE_NOTE = (
-    "Heads are named layer.head, both counted from 0. Effect: how far shuffling the head's weights "
-    "changes the output, for the median and for the worst shuffle. Faithfulness: the head's position "
+    "Heads are named layer.head, both counted from 0. Path share: how much of the margin of the "
+    "decision is lost if the head attends evenly to all tokens. Faithfulness: the head's position "
     "on the scale from a random order of the tokens (0) to the best order (1), the mean of its parts. "
-    "The answer follows from both numbers, as for all attention. Intervals of single heads hold for "
-    "all heads simultaneously (95%), so you may look for the largest one; the interval of a group "
-    "holds for this group only. The heads of a group are shuffled together. The more heads are "
-    "edited, the further the model is from the conditions of its training. Roles (previous token, "
+    "The answer follows from these two numbers, as for all attention, but a head, a layer or a set of "
+    "heads needs only a third of the path share that all attention needs. Effect: how far shuffling "
+    "the head's weights changes the output, for the median and for the worst shuffle. Intervals of "
+    "single heads hold for all heads simultaneously (95%), so you may look for the largest one; the "
+    "interval of a group holds for this group only. The heads of a group are edited together. The "
+    "more heads are edited, the further the model is from the conditions of its training. Roles (previous token, "
     "induction, …) are shares of attention, from 0 to 1. They show which tokens a head attends to, "
     "not its influence on the prediction."
 )
@@ -546,8 +608,8 @@ def build_head_table(report: "AuditResult") -> Table:
     """Build the table of heads and groups of heads, with all their numbers.
 
     Groups come first, then certainly faithful heads, then the other heads. Within both kinds of
-    heads, the heads with the largest effects come first: the effects of ablation if they were
-    measured, otherwise those of shuffling.
+    heads, the heads with the largest effects of ablation come first. Heads that were not ablated
+    follow, the largest path shares first, and those of language models by the effect of shuffling.
 
     Args:
         report: the audit's result.
@@ -590,7 +652,7 @@ def build_head_table(report: "AuditResult") -> Table:
 def _build_evaluation_columns(
     evaluations: Sequence[HeadEvaluation],
 ) -> dict[str, dict[LayerHead, Cell]]:
-    """Return the columns of a table of heads with answer, effect and faithfulness.
+    """Return the columns of a table of heads with answer, path share, faithfulness and effect.
 
     Returns:
         Cells by column title and site.
@@ -600,12 +662,13 @@ def _build_evaluation_columns(
     for evaluation in evaluations:
         cells: dict[str, Cell] = {
             "answer": evaluation.answer if has_faithfulness else None,
-            "effect": _format_estimate(evaluation.effect),
-            "worst shuffle": _format_estimate(evaluation.worst_effect),
+            "path share": _format_estimate(evaluation.path_share),
             "faithfulness": _format_estimate(evaluation.faithfulness),
         }
         for key, part in evaluation.parts.items():
             cells[key] = FormattedNumber(part.value, digits=2)
+        cells["effect"] = _format_estimate(evaluation.effect)
+        cells["worst shuffle"] = _format_estimate(evaluation.worst_effect)
         for name, cell in cells.items():
             columns.setdefault(name, {})[evaluation.site] = cell
     columns["texts"] = {evaluation.site: evaluation.n for evaluation in evaluations}
@@ -636,26 +699,30 @@ def _build_edit_columns(report: "AuditResult") -> dict[str, dict[LayerHead, Cell
 def _format_estimate(estimate: Estimate) -> FormattedNumber | None:
     """Format an estimate with two digits.
 
-    The result is None if it was not measured.
+    The result is None if it was not measured on at least ten texts.
     """
-    if not estimate.n:
+    if not is_displayed(estimate):
         return None
     return FormattedNumber(estimate.value, estimate.ci95, digits=2)
 
 
 def _get_head_order(
     head: HeadEvaluation | None, ablated: Statistic | None
-) -> tuple[bool, bool, float]:
+) -> tuple[int, int, float]:
     """Return a sort key for heads.
 
-    Certainly faithful heads come first. Within each of the two groups, large effects come first.
+    Certainly faithful heads come first. Within each of the two groups, heads with an ablation come
+    first, then heads with a path share, then heads with an effect, each with large values first.
     """
-    is_other = head is None or not head.effect.n or not head.is_surely_faithful
+    is_named = head is not None and head.n > 0 and head.is_surely_faithful
+    group = 0 if is_named else 1
     if ablated is not None:
-        return is_other, False, -ablated.mean
+        return group, 0, -ablated.mean
+    if head is not None and head.path_share.n:
+        return group, 1, -head.path_share.value
     if head is not None and head.effect.n:
-        return is_other, True, -head.effect.value
-    return is_other, True, 0.0
+        return group, 2, -head.effect.value
+    return group, 3, 0.0
 
 
 # --- removal of heads ---------------------------------------------------------------------

@@ -173,7 +173,7 @@ class AuditResult:
 
     @cached_property
     def head_evaluations(self) -> list[HeadEvaluation]:
-        """Effect and faithfulness of single heads and groups of heads.
+        """Path share, effect and faithfulness of single heads and groups of heads.
 
         The list is empty if the report has no rows.
 
@@ -183,9 +183,13 @@ class AuditResult:
         explained_ids = None
         if self.evidence is not None and self.evidence.default_classes:
             explained_ids = self.evidence.explained_evidence.texts.ids()
-        parts = () if self.words.kind == "answer" else CLASSIFIER_PARTS
+        if self.words.kind == "answer":
+            return evaluate_heads(self.distinct_rows, self.rules, parts=(), gate="effect")
         return evaluate_heads(
-            self.distinct_rows, self.rules, parts=parts, explained_ids=explained_ids
+            self.distinct_rows,
+            self.rules,
+            parts=CLASSIFIER_PARTS,
+            explained_ids=explained_ids,
         )
 
 

@@ -672,32 +672,41 @@ BOOTSTRAP_DRAWS_PER_CHUNK = 250
 
 
 def compute_simultaneous_interval(
-    values: np.ndarray, *, seed: int = 0, n_draws: int = N_BOOTSTRAP_DRAWS
+    values: np.ndarray,
+    *,
+    seed: int = 0,
+    n_draws: int = N_BOOTSTRAP_DRAWS,
+    detect_shares: bool = True,
 ) -> np.ndarray:
     """Compute simultaneous 95% confidence intervals for the means of all columns.
 
-    With 95% probability, all intervals cover their true means at once. If a column only contains 0
-    and 1, its mean is a share, and its interval is exact.
+    With 95% probability, all intervals cover their true means at once.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
         seed: random seed.
         n_draws: number of random draws; see :func:`estimate_critical_value`.
+        detect_shares: whether a column that only contains 0 and 1 is treated as a share of texts,
+            which gets an exact interval.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
     """
     critical_value = estimate_critical_value(values, seed=seed, n_draws=n_draws)
-    return compute_interval_at_critical_value(values, critical_value)
+    return compute_interval_at_critical_value(values, critical_value, detect_shares=detect_shares)
 
 
-def compute_interval_at_critical_value(values: np.ndarray, critical_value: float) -> np.ndarray:
+def compute_interval_at_critical_value(
+    values: np.ndarray, critical_value: float, *, detect_shares: bool = True
+) -> np.ndarray:
     """Compute a confidence interval for each column's mean, with a given width.
 
     Args:
         values: [texts, columns]; NaN for a text without a value.
         critical_value: half-width of the interval in standard errors, for a normally distributed
             mean.
+        detect_shares: whether a column that only contains 0 and 1 is treated as a share of texts,
+            which gets an exact interval.
 
     Returns:
         Low and high ends, [2, columns]; NaN for a column with fewer than two texts.
@@ -706,7 +715,7 @@ def compute_interval_at_critical_value(values: np.ndarray, critical_value: float
     has_two_texts = n >= 2
     intervals = compute_mean_interval(values, critical_value=critical_value)
     intervals = np.where(has_two_texts, intervals, np.nan)
-    is_share = has_two_texts & find_binary_columns(values)
+    is_share = has_two_texts & find_binary_columns(values) & detect_shares
     hits = np.nansum(values[:, is_share], 0)
     # Confidence level of an interval with this half-width, such as 0.95 for 1.96.
     level = 2 * float(ndtr(critical_value)) - 1

@@ -177,6 +177,8 @@ SEED_DEVIATION = 0.04
 """Standard deviation of faithfulness between training seeds, measured on SST (docs/results.md)."""
 CLEAR_DIFFERENCE = 0.2
 """Difference between faithfulness by exchange and by deletion from which a report explains it."""
+DELETION_NOTE = " If no word can be exchanged, the words are deleted instead."
+"""End of the descriptions of all parts that are measured by exchanging words."""
 EFFECT_THRESHOLD = 0.05
 """Smallest effect of attention for the answer "yes".
 
@@ -492,7 +494,8 @@ _register_part_question(
     + THRESHOLD_SOURCE,
     procedure="Each word is exchanged for a word of another text that the model predicts otherwise. The "
     "new word has the same rank by attention in its text. The change of {prediction} shows how much "
-    "the word matters. The score shows how well attention ranks the words that matter first.",
+    "the word matters. The score shows how well attention ranks the words that matter first."
+    + DELETION_NOTE,
     # The clauses hold for exchanged and for deleted words.
     if_yes="{units} with more attention matter more for the prediction",
     if_partly="{units} with more attention often matter more for the prediction",
@@ -622,7 +625,7 @@ _register_part_question(
     "with exchanged instead of deleted words; " + THRESHOLD_SOURCE,
     procedure="The words with most attention are exchanged together for words of a text that the model "
     "predicts otherwise. The change of the output is compared with that for as many random words, and "
-    "with the largest change that any known order causes.",
+    "with the largest change that any known order causes." + DELETION_NOTE,
     if_yes="the prediction depends on the most attended {units}",
     if_partly="the prediction depends more on the most attended {units} than on random ones",
     if_no="the prediction depends {little} more on the most attended {units} than on random ones",
@@ -666,7 +669,7 @@ _register_part_question(
     source="overlap is 1 − total variation; " + THRESHOLD_SOURCE,
     procedure="A map of a text should show how much each word matters, as a share of the total. The "
     "overlap of attention with these shares is compared with the overlap of the same weights on random "
-    "words.",
+    "words. A word matters as much as the output changes if it is exchanged." + DELETION_NOTE,
     if_yes="attention is distributed over the {units} in proportion to their importance",
     if_partly="some of the attention is on {units} that matter, and some on others",
     if_no="much of the attention is on {units} that do not matter",

@@ -112,11 +112,11 @@ def test_a_screen_tests_the_heads_that_the_other_half_puts_first(make, tokenizer
         ours, theirs = halves(quick_rows)
         assert ours and theirs
         for half, others in ((ours, theirs), (theirs, ours)):
-            estimates = means(rows, "first_order_uniform", others)
+            estimates = means(rows, "first_order_even", others)
             assert len(estimates) == N_LAYERS * N_HEADS
             tested = set(means(rows, "uniform_tvd", half))
             assert tested == set(sorted(estimates, key=estimates.get)[-2:])
-            own = means(rows, "first_order_uniform", half)
+            own = means(rows, "first_order_even", half)
             chosen_in_sample.append(tested == set(sorted(own, key=own.get)[-2:]))
         uniform = [s for s in quick_rows.statistics if s.statistic == "uniform_tvd"]
         sizes = {s.n for s in uniform if s.group == "all"}

@@ -235,7 +235,7 @@ def test_the_foremost_heads_are_those_of_the_screen(model, monkeypatch):
 
     monkeypatch.setattr(rounds, "plan_turns", plan)
     report = run(model, time="1h")
-    rows = report.to_pandas().query("statistic == 'first_order_uniform'")
+    rows = report.to_pandas().query("statistic == 'first_order_even'")
     assert rows.groupby(["layer", "head"]).ngroups == 6
     turns = [turn["permutation"] for turn in seen if set(turn) == {"permutation"}]
     texts = rows.set_index("example_id")

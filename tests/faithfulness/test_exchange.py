@@ -573,7 +573,9 @@ def test_where_nothing_matters_importance_and_mass_are_undefined_and_removal_is_
     adapter = wrap(case.model, dtype=torch.float64)
     (decision,) = {case.decide(text)[0] for text in case.texts}
     other = torch.eye(2, dtype=torch.float64)[1 - decision]
-    adapter.unit_donors = UnitDonors(tuple(range(100, 106)), (other,) * 6, donors.units)
+    adapter.unit_donors = UnitDonors(
+        tuple(range(100, 106)), (other,) * 6, donors.units, (None,) * 6
+    )
     result = exchange(adapter.observe(case.prepare(adapter)), Site(0, 0), seed=SEED)
     assert result.exchange_importance["attention"].isnan().all()
     assert result.exchange_mass["attention"].isnan().all()
@@ -635,7 +637,10 @@ def test_a_word_that_every_donor_has_is_exchanged_for_itself():
     opposite = 1 - observation.probs[0].argmax().item()
     probs = torch.eye(2, dtype=torch.float64)[opposite]
     adapter.unit_donors = UnitDonors(
-        tuple(range(100, 104)), (probs,) * 4, tuple({0: units} for units in donors)
+        tuple(range(100, 104)),
+        (probs,) * 4,
+        tuple({0: units} for units in donors),
+        (None,) * 4,
     )
     text = adapter.observe(case.prepare(adapter, [case.texts[0]], (3,)))
     result = exchange(text, Site(0, 0), seed=SEED)
@@ -645,12 +650,27 @@ def test_a_word_that_every_donor_has_is_exchanged_for_itself():
     # The first word is that of the text in all donors, so that a removal of it alone moves nothing.
     importance = result.exchange_importance["attention"].item()
     assert importance < 0
-    adapter.unit_donors = UnitDonors((100,), (probs,), ({0: tuple(own)},))
+    adapter.unit_donors = UnitDonors((100,), (probs,), ({0: tuple(own)},), (None,))
     text = adapter.observe(case.prepare(adapter, [case.texts[0]], (3,)))
     result = exchange(text, Site(0, 0), seed=SEED)
     assert result.same_word.item() == pytest.approx(1.0)
     assert result.largest_exchange.item() == pytest.approx(0, abs=1e-12)
     assert result.exchange_importance["attention"].isnan().all()
+
+
+def test_a_copy_of_a_text_is_no_donor():
+    """It can be predicted otherwise, for example as another tag or after an edit of its labels."""
+    case = make_classifier()
+    observation = observe(case)
+    adapter = observation.model
+    text = case.prepare(adapter, [case.texts[0]], (3,))
+    probs = torch.eye(2, dtype=torch.float64)[1 - observation.probs[0].argmax().item()]
+    units = {0: (torch.tensor([59]),)}
+    adapter.unit_donors = UnitDonors((100,), (probs,), (units,), (7,))
+    for identity, is_copy in ((7, True), (8, False)):
+        observation = adapter.observe(replace(text, identities=torch.tensor([identity])))
+        result = exchange(observation, Site(0, 0), seed=SEED)
+        assert result.largest_exchange.isnan().all() == is_copy
 
 
 # --- audits --------------------------------------------------------------------------------------
@@ -689,6 +709,18 @@ def test_an_audit_draws_from_the_same_sample_whatever_its_limit():
         both = part.merge(whole, on=key, validate="1:1")
         assert len(both) == len(part) > 0
         np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)
+
+
+def test_copies_do_not_fill_the_sample_of_donors():
+    """With four copies of each text, the sample contains the same texts as without copies."""
+    model, rows, tokenizer = make_audited_model()
+    run = {"tests": [Exchange(n_donors=2)], "tokenizer": tokenizer}
+    once = audit_by_name(model, rows, **run).to_pandas()
+    copied = audit_by_name(model, rows * 4, **run).to_pandas()
+    key = ["test", "statistic", "layer", "head", "example_id"]
+    both = once[once.test == "exchange"].merge(copied, on=key, validate="1:1")
+    assert set(both.example_id) == {*range(40)} and copied.example_id.nunique() == 160
+    np.testing.assert_allclose(both.value_x, both.value_y, atol=1e-9)
 
 
 def test_an_audit_of_one_predicted_class_deletes_words_instead():

@@ -1,5 +1,7 @@
 """Compare head ablation with hooks in a tiny BERT, one unpadded text at a time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -131,6 +133,19 @@ def test_a_text_alone_in_the_sample_has_no_other():
     for values in (result.resample_tvd, result.resample_flip):
         assert values.isnan().tolist() == [True, False]
     assert result.mean_tvd.isfinite().all()
+
+
+def test_a_copy_of_a_text_is_no_donor():
+    """The copy has another id, and its head outputs would change nothing."""
+    adapter = wrap(make_model())
+    batch = adapter.prepare(encode_texts(AUDITED[:1]), (30,))
+    sample = adapter.prepare(encode_texts(AUDITED[:2]), (50, 51))
+    adapter.set_reference(replace(sample, identities=torch.tensor([7, 8])))
+    observation = adapter.observe(replace(batch, identities=torch.tensor([7])))
+    site = Site(1, 0)
+    results = [head_ablation(observation, site, seed=seed).resample_tvd for seed in range(8)]
+    assert torch.stack(results).min() > 1e-3
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 def test_other_arithmetic_than_attention_times_values_leaves_zero_alone(monkeypatch):

@@ -17,6 +17,8 @@ from hf_attnprobe.faithfulness.rankings import compute_site_attention
 from hf_attnprobe.faithfulness.uniform_attention import measure_path_share
 from hf_attnprobe.protocol import ALL, HeadValues, Site
 from hf_attnprobe.statistics.head_pairs import find_head_pairs
+from hf_attnprobe.statistics.heads import build_head_rule
+from hf_attnprobe.statistics.verdicts import RULES
 from tests.helpers import planted_heads, tiny_models
 from tests.helpers.hooked_bert import inputs, make_model
 from tests.helpers.planted_heads import (
@@ -319,6 +321,22 @@ def test_path_shares_of_the_whole_and_of_single_heads(observations):
         assert whole > max(heads.values())
     whole, heads = shares["redundant"]
     assert whole > 0.4 and max(heads.values()) < 0.1
+
+
+@pytest.mark.parametrize("n_working", [4, 10])
+def test_heads_that_share_a_decision_have_their_part_of_its_path_share(n_working):
+    """Each of them reaches the threshold of a head, and the idle heads stay far below it."""
+    sites = [(layer, head) for head in range(4) for layer in range(3)]
+    roles = {site: HeadRole(amount=0.4 / n_working) for site in sites[:n_working]}
+    observation = observe(roles)
+    whole = measure_path_share(observation, EVERYWHERE).mean().item()
+    shares = {site: measure_path_share(observation, Site(*site)).mean().item() for site in sites}
+    threshold = build_head_rule(RULES["path_share"]).yes
+    for site, share in shares.items():
+        if site in roles:
+            assert share == pytest.approx(whole / n_working, rel=0.15) and share > threshold
+        else:
+            assert share < threshold / 10
 
 
 def test_heads_that_cancel_each_other_are_shuffled_separately():

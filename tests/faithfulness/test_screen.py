@@ -37,3 +37,27 @@ def test_screen_is_the_slope_of_the_output_towards_the_edit(observed, site):
         assert torch.allclose(
             getattr(result, name).double(), ((up - down) / (2 * step)).abs(), atol=1e-4
         )
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_even_weights_cost_what_the_output_loses_on_the_way_to_them(observed, site):
+    """Special tokens keep their weights, and a gain of the predicted class counts as no loss."""
+    adapter, observation = observed
+    result = screen(observation, site).first_order_even.double()
+    attention = observation.attention[site.layer]
+    content = adapter.get_unit_positions(observation, site.layer, observation.batch.content_mask)[
+        :, None
+    ]
+    own = attention[:, site.head]
+    mass = (own * content).sum(-1, keepdim=True)
+    even = torch.where(content, mass / content.sum(-1, keepdim=True).clamp_min(1), own)
+    step = 1e-5
+    edits = []
+    for sign in (1, -1):
+        nudged = own + sign * step * (even - own)
+        edits.append(replace_head(attention, site.head, site.query, nudged[None])[0])
+    place = observation.get_target_classes(None)[:, None]
+    up, down = (predict_with_hook(site, edit.double()).gather(1, place)[:, 0] for edit in edits)
+    slope = (up - down) / (2 * step)
+    assert torch.allclose(result, (-slope).clamp_min(0), atol=1e-6, rtol=1e-3)
+    assert slope.min() < -1e-5 or slope.max() > 1e-5

@@ -99,7 +99,8 @@ def convert_to_exchange(rows):
 def make_head_rows(site, effect, share, n=80, seed=0):
     """Make rows of a head with a given effect, whose attention is right in a share of the texts.
 
-    Importance, removal and mass, and therefore faithfulness, are equal to ``share``.
+    Importance, removal and mass, and therefore faithfulness, are equal to ``share``. The path share
+    of a head or a layer is equal to the effect, and that of all attention is four times as large.
 
     Args:
         site: layer and head.
@@ -126,8 +127,8 @@ def make_head_rows(site, effect, share, n=80, seed=0):
         "standard_tvd": changes,
         "largest_standard_tvd": 1.5 * changes,
     }
-    # Four times the effect has the same position relative to its threshold.
-    path_values = {"path_share": np.minimum(1, 4 * changes), "uniform_tvd": changes}
+    factor = 4 if site == (-1, -1) else 1
+    path_values = {"path_share": np.minimum(1, factor * changes), "uniform_tvd": changes}
     rows = [
         make_test_rows(shuffle_values, "permutation", *site),
         make_test_rows(path_values, "uniform_attention", *site),

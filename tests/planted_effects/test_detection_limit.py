@@ -36,6 +36,21 @@ def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
         find_detection_limit(model, rows, tokenizer=words)
 
 
+def test_copies_of_a_text_count_once(monkeypatch):
+    """Each text is measured once, so the intervals are those of the different texts."""
+    monkeypatch.setattr("hf_attnprobe.statistics.detection.N_RESAMPLES", 5)
+    model, words, rows, _ = build_case("bert")
+    options = DetectionLimitOptions(spiked_heads=["0.1"], doses=[2.0])
+    once, copied = (
+        find_detection_limit(model, data, options=options, tokenizer=words)
+        for data in (rows, rows * 3)
+    )
+    assert (once.n, once.n_texts, copied.n, copied.n_texts) == (24, 24, 24, 72)
+    assert copied.limits == once.limits and copied.effects == once.effects
+    assert "was measured on 72 texts (24 different)" in copied.to_markdown()
+    assert "was measured on 24 texts of" in once.to_markdown()
+
+
 # --- The verb ------------------------------------------------------------------------------------
 
 
@@ -53,6 +68,7 @@ def test_effect_and_statistics_rise_with_the_dose(found):
     assert effects == sorted(effects) and effects[0] == 0
     rises = {r["statistic"]: r["rank correlation"] for r in found.responses}
     assert rises["mean_tvd"] >= 0.9 and rises["uniform_tvd"] >= 0.9
+    assert "path_share" in rises
 
 
 def test_files_say_what_was_found(found):
@@ -72,6 +88,7 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     (note,) = [note for note in report.notes if note.startswith("Detection limit:")]
     assert "head 0.1" in note and "24 texts" in note and note in report.to_markdown()
     assert "It may miss smaller effects" in note
+    assert " 5% of the decision or more passes through the head" in note
 
 
 def said_of_limits(folder, kind="bert", change=lambda model, words: None):

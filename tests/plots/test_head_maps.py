@@ -46,12 +46,16 @@ def place_of(rows, layer, head):
 
 def test_every_cell_is_a_number_within_its_interval(rows_of_heads, maps):
     effect, faithful = maps["heads_standard_tvd"], maps["heads_faithfulness"]
-    for chart in (effect, faithful):
+    path_share = maps["heads_path_share"]
+    for chart in (effect, faithful, path_share):
         assert (chart.layers, chart.heads) == ((0, 1, 2), (0, 1, 2, 3))
     for k in effect.layers:
         for h in effect.heads:
             moved = mean_of(rows_of_heads, "standard_tvd", k, h)
             place = place_of(rows_of_heads, k, h)
+            assert path_share.values[k][h] == pytest.approx(
+                mean_of(rows_of_heads, "path_share", k, h)
+            )
             assert effect.values[k][h] == pytest.approx(moved)
             assert effect.low[k][h] < moved < effect.high[k][h]
             assert faithful.values[k][h] == pytest.approx(place)
@@ -95,13 +99,16 @@ def test_what_is_marked_is_sure(maps):
     ]
     assert marked == [(0, 1), (1, 1), (2, 1)]
     assert chart.mark_description == "the interval lies at 0.40 or more"
+    # A single head needs a third of the path share that all attention needs.
+    assert maps["heads_path_share"].threshold == pytest.approx(0.05)
 
 
 def test_heads_that_were_not_tested_are_empty_cells():
     rows = make_many_head_rows(40)
     top = (rows.layer == rows.layer.max()) & (rows.statistic == "standard_tvd")
     some = rows[~(top | (rows.layer == 1) & (rows["head"] == 2))]
-    faithfulness, effect = head_maps(some)
+    faithfulness, path_share, effect = head_maps(some)
+    assert np.shape(path_share.values) == (3, 4) and math.isnan(path_share.values[1][2])
     assert np.shape(effect.values) == np.shape(faithfulness.values)
     assert math.isnan(effect.low[1][2]) and np.isnan(effect.values[-1]).all()
 

@@ -1,4 +1,4 @@
-"""Heads by effect and faithfulness: made-up rows with a known head."""
+"""Heads by path share and faithfulness: made-up rows with a known head."""
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,11 @@ from hf_attnprobe.reports.first_screen import build_first_screen
 from hf_attnprobe.reports.head_tables import build_head_table, describe_important_heads
 from hf_attnprobe.statistics.estimates import Estimate, compute_simultaneous_interval
 from hf_attnprobe.statistics.grades import ORDERED_ANSWERS, Answer
-from hf_attnprobe.statistics.heads import evaluate_heads, list_possible_verdicts
+from hf_attnprobe.statistics.heads import (
+    build_head_rule,
+    evaluate_heads,
+    list_possible_verdicts,
+)
 from hf_attnprobe.statistics.questions import Measurement
 from hf_attnprobe.statistics.rows import Rows
 from hf_attnprobe.statistics.summary import summarize
@@ -24,8 +28,8 @@ from tests.helpers import recompute
 from tests.helpers.synthetic_rows import convert_to_exchange, make_head_rows
 
 
-ASKED = ("effect=.1", "path_share=.1", "faithfulness=.4,.7")
-"""The effect of a head and the path share of a whole model have the same threshold here."""
+ASKED = ("path_share=.3", "faithfulness=.4,.7")
+"""All attention needs a path share of .3 here, and a head a third of it."""
 RULES = apply_thresholds(ASKED)
 
 
@@ -41,12 +45,13 @@ def estimates(draw):
 
 
 @given(estimates(), estimates())
-def test_a_head_is_judged_as_the_whole_model_is(effect, score):
-    asked = {"path_share": effect, "faithfulness": score}
+def test_a_head_is_judged_as_the_whole_model_is(path_share, score):
+    asked = {"path_share": path_share, "faithfulness": score}
     findings = [
         grade_measurement(key, RULES[key], Measurement(e, "", {})) for key, e in asked.items()
     ]
-    possible = list_possible_verdicts(effect, score, RULES)
+    gate_rule, score_rule = RULES["path_share"], RULES["faithfulness"]
+    possible = list_possible_verdicts(path_share, score, gate_rule, score_rule)
     whole = conclude(findings).answer
     assert whole == (possible[0] if len(possible) == 1 else Answer.CANNOT_SAY)
     assert list(possible) == [grade for grade in ORDERED_ANSWERS if grade in possible]
@@ -98,6 +103,38 @@ def test_faithfulness_is_of_the_texts_that_are_explained():
     (head,) = evaluate_heads(rows, RULES, explained_ids=right.example_id.to_numpy())
     assert head.faithfulness.value == pytest.approx(1) and head.faithfulness.n == 40
     assert head.effect.value == pytest.approx(0.3) and head.effect.n == 80
+    shares = rows[(rows.statistic == "path_share") & rows.example_id.isin(right.example_id)].value
+    assert head.path_share.value == pytest.approx(shares.mean()) and head.path_share.n == 40
+
+
+def test_a_head_needs_a_third_of_the_path_share_of_all_attention():
+    """The only head of a model is all of its attention, and so is the group of all heads."""
+    head = make_head_rows((0, 0), 0.2, 0.9)
+    many = pd.concat([head, make_head_rows((0, 1), 0.2, 0.9), make_head_rows((-1, -1), 0.05, 0.9)])
+    answers = {j.site: j.answer for j in evaluate_heads(many, RULES)}
+    assert answers == {(0, 0): "yes", (0, 1): "yes", (-1, -1): "no"}
+    assert [j.answer for j in evaluate_heads(head, RULES)] == ["no"]
+    rule = build_head_rule(RULES["path_share"])
+    assert rule.partly == rule.yes == pytest.approx(0.1)
+
+
+def test_a_head_that_writes_nothing_is_certainly_told_no():
+    """Its path share is 0 in every text, which is one value and not a share of 30 texts."""
+    rows = pd.concat([make_head_rows((0, h), 0.3, 1.0, 30) for h in range(2)])
+    is_idle = (rows["head"] == 1) & (rows.statistic == "path_share")
+    rows.loc[is_idle, "value"] = 0.0
+    working, idle = evaluate_heads(rows, RULES)
+    assert (working.answer, idle.answer) == ("yes", "no")
+    assert idle.path_share.ci95 == (0, 0)
+
+
+def test_without_path_shares_nothing_is_said_of_classifiers():
+    rows = make_head_rows((0, 0), 0.3, 0.9)
+    rows = rows[rows.test != "uniform_attention"]
+    (head,) = evaluate_heads(rows, RULES)
+    assert head.answer == "cannot say" and head.path_share.n == 0 and head.effect.n == 80
+    (head,) = evaluate_heads(rows, RULES, gate="effect")
+    assert head.answer == "yes"
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -128,8 +165,8 @@ def test_only_the_head_that_decides_is_named(rows):
     report = report_of(rows)
     assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == [(5, 9)]
     assert describe_important_heads(report) == (
-        "2 of 72 heads certainly change the output by 0.10 or more when shuffled alone; "
-        "certainly faithful (0.40 or more) among these: layer 5 head 9 (0.90)."
+        "2 of 72 heads certainly have a path share of 0.10 or more (the share of the decision that "
+        "passes through the attention of this head alone); certainly faithful (0.40 or more) among these: layer 5 head 9 (0.90)."
     )
     table = {row[0]: row for row in build_head_table(report).rows}
     assert list(table)[:2] == ["5.9", "3.3"] and len(table) == 40
@@ -139,21 +176,21 @@ def test_only_the_head_that_decides_is_named(rows):
 
 
 def test_thresholds_are_those_that_the_audit_was_asked_for(rows):
-    asked = {"thresholds": ["effect=.3", "faithfulness=.95"]}
+    asked = {"thresholds": ["path_share=.9", "faithfulness=.95"]}
     report = report_of(rows, asked_for=asked)
     assert [j.site for j in report.head_evaluations if j.is_surely_faithful] == []
     assert describe_important_heads(report).startswith(
-        "2 of 72 heads certainly change the output by 0.30 or more"
+        "2 of 72 heads certainly have a path share of 0.30 or more"
     )
 
 
 def test_few_texts_name_no_head():
     report = report_of(known(29))
     assert {j.answer for j in report.head_evaluations} == {"cannot say"}
-    said = (
-        "72 of 72 heads were shuffled, on fewer than 30 texts; none certainly changes the output, "
+    assert describe_important_heads(report) == (
+        "The path shares of 72 of 72 heads were measured, on fewer than 30 texts; none is certainly "
+        "0.10 or more, the largest one is that of layer 3 head 3, 0.50."
     )
-    assert describe_important_heads(report) == f"{said}layer 3 head 3 changes it most, by 0.50."
 
 
 def test_heads_that_a_time_limit_left_out_are_named_with_their_time(rows):
@@ -161,26 +198,26 @@ def test_heads_that_a_time_limit_left_out_are_named_with_their_time(rows):
     facts = {"seconds": 600, "runs_done": 3, "runs_of_full_audit": 9, "n_texts": 99, "seed": 0}
     missing = heads | {"n_foremost_missing": 4, "seconds_left": 180.0}
     said = (
-        "Not measured within the time limit: effect and faithfulness of 4 of the 10 heads with the "
+        "Not measured within the time limit: path share and faithfulness of 4 of the 10 heads with the "
         "largest estimated effects, on 30 texts. This would take about 3 min more."
     )
     measured = describe_important_heads(report_of(rows, stopping=facts | {"heads": missing}))
-    assert measured.startswith("2 of 72 heads certainly") and measured.endswith(said)
+    assert measured.startswith("2 of 72 heads certainly have") and measured.endswith(said)
     # The screen shows the sentence even if no single head has been measured.
     of_model = report_of(rows[rows["head"] < 0], stopping=facts | {"heads": missing})
     assert describe_important_heads(of_model) == said
     unscreened = facts | {"heads": missing | {"n_screened": 30}}
     told = describe_important_heads(report_of(rows[rows["head"] < 0], stopping=unscreened))
-    assert "the estimated effects of 42 of 72 heads, and effect and faithfulness of 4" in told
+    assert "the estimated effects of 42 of 72 heads, and path share and faithfulness of 4" in told
     complete = facts | {"heads": heads | {"n_foremost_missing": 0, "seconds_left": 0.0}}
     assert "Not measured" not in describe_important_heads(report_of(rows, stopping=complete))
 
 
 def test_what_was_not_measured_is_said(rows):
-    only_moved = describe_important_heads(report_of(rows[rows.test == "permutation"]))
+    only_moved = describe_important_heads(report_of(rows[rows.test == "uniform_attention"]))
     assert only_moved.endswith("; their faithfulness was not measured (test scale).")
     only_placed = describe_important_heads(report_of(rows[rows.test == "scale"]))
-    assert only_placed.endswith("was not measured (test permutation).")
+    assert only_placed.endswith("were not measured (test uniform_attention).")
     zeroed = rows[rows.statistic == "standard_tvd"].assign(
         test="head_ablation", statistic="zero_tvd"
     )

@@ -625,7 +625,10 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             return output
 
         self.compute_row_scores(observation.state, output_hook=OutputHook(record_output))
-        return ReferenceOutputs(batch.example_ids, torch.tensor([n_rows]), tuple(outputs))
+        identities = tuple(batch.list_identities())
+        return ReferenceOutputs(
+            batch.example_ids, torch.tensor([n_rows]), tuple(outputs), identities
+        )
 
     def get_output_projections(self) -> tuple[Tensor, ...]:
         """Return each head's slice of the output projection; see `OutputProjections`."""

@@ -892,4 +892,5 @@ def create_reference(transformer: HookedTransformer, batch: Batch) -> ReferenceO
     for output in head_outputs:
         sorted_output = output.gather(2, rows.expand(output.shape))
         sorted_outputs.append(sorted_output * is_real)
-    return ReferenceOutputs(batch.example_ids, mask.sum(1), tuple(sorted_outputs))
+    identities = tuple(batch.list_identities())
+    return ReferenceOutputs(batch.example_ids, mask.sum(1), tuple(sorted_outputs), identities)
