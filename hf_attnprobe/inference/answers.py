@@ -611,9 +611,7 @@ def generate_answers(
     def generate_independently(names: Sequence[str]) -> list[GeneratedAnswer]:
         answers = generate(names)
         if len(names) > 1:
-            shortest_alone = _decode_without_padding(
-                model, settings, prompts[names[0]], answers[0]
-            )
+            shortest_alone = _decode_without_padding(model, settings, prompts[names[0]], answers[0])
             is_padding_harmless = shortest_alone.matches(answers[0])
             answers = [
                 answer if is_padding_harmless and answer.is_certain else generate([name])[0]

@@ -112,7 +112,9 @@ def test_the_drawn_shuffles_one_by_one(case, n_labels):
 
 def test_six_shuffles_are_the_fewest_that_give_an_interval():
     """The range of n values misses their median if all are on one side of it."""
-    misses = [2 * scipy.stats.binom.pmf(n, n, 0.5) for n in (N_FIRST_SHUFFLES - 1, N_FIRST_SHUFFLES)]
+    misses = [
+        2 * scipy.stats.binom.pmf(n, n, 0.5) for n in (N_FIRST_SHUFFLES - 1, N_FIRST_SHUFFLES)
+    ]
     assert misses[0] > 0.05 >= misses[1]
 
 
