@@ -1,6 +1,6 @@
 """What an audit of a language model finds in planted prompts, and what it takes.
 
-    python benchmarks/language_audit.py MODEL [--prompts 60] [--given]
+    python benchmarks/language_audit.py MODEL [--prompts 60] [--given] [--dtype bfloat16]
     python benchmarks/language_audit.py MODEL --growth
 
 Every one of 8 sentences says an answer of its kind, in four templates that `language.py` does not
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_attnprobe import Answers, audit
+from hf_attnprobe import Answers, AuditOptions, audit
 from hf_attnprobe.statistics.estimates import compute_share_interval
 
 
@@ -144,18 +144,20 @@ def share(name: str, hits: Sequence[bool]) -> None:
     print(f"{name}: {np.mean(hits):.3f} [{low:.3f}, {high:.3f}] of {len(hits)}")
 
 
-def measure(model: str, n: int, is_given: bool) -> None:
+def measure(model: str, n: int, is_given: bool, dtype: str | None) -> None:
     """Prints precision@1 over prompts, the report and its cost."""
     rows = planted(n)
     asked = [{k: row[k] for k in ("context", "question")} for row in rows]
     if is_given:
         asked = [one | {"answer": row["value"]} for one, row in zip(asked, rows, strict=True)]
     start = time.process_time()
-    report = audit(model, Answers(asked), ["sources", "knockout"] if is_given else None)
+    tests = ["sources", "knockout"] if is_given else None
+    report = audit(model, Answers(asked), tests, options=AuditOptions(dtype=dtype))
     report.save_html("language_audit.html")
     seconds = time.process_time() - start
     gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{seconds:.1f} CPU s with answers and page, {gigabytes:.2f} GB")
+    number_format = dtype or "the model's number format"
+    print(f"{seconds:.1f} CPU s in {number_format} with answers and page, {gigabytes:.2f} GB")
     right = {e.example_id: rows[e.example_id]["value"] in e.predicted for e in report.examples}
     own = {k for k in right if right[k] and not is_given}
     share("right answers", [*right.values()])
@@ -205,6 +207,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=60)
     parser.add_argument("--given", action="store_true", help="give the right answers")
     parser.add_argument("--growth", action="store_true")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="number format")
     parser.add_argument("--size", type=int, nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -213,7 +216,7 @@ def main() -> None:
     elif given.growth:
         measure_growth(given.model)
     else:
-        measure(given.model, given.prompts, given.given)
+        measure(given.model, given.prompts, given.given, given.dtype)
 
 
 if __name__ == "__main__":

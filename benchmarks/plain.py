@@ -182,13 +182,48 @@ class Plain:
         return divergence.amax(1).numpy()
 
 
-class PlainMatmul(Plain):
-    """The same with the context as a product of matrices: kinder than the original, for comparison."""
+class CarefulLoop(Plain):
+    """The same procedures as a careful programmer would write them.
 
-    def context(self, attention: Tensor, states: Tensor) -> Tensor:
-        if attention.dim() == 2:
-            return torch.bmm(attention.unsqueeze(1), states).squeeze(1)
-        return torch.bmm(attention, states.squeeze(1))
+    The read-out is linear and attention weights sum to 1, so the logit of a text is the weighted
+    mean of its token logits. The token logits are computed once, and no context vector is needed.
+    Here, ``states`` are token logits [batch, keys].
+    """
+
+    @torch.no_grad()
+    def read_out(self, states: Tensor) -> Tensor:
+        """Logit of each encoder state alone, [batch, keys, hidden] -> [batch, keys]."""
+        return self.model.classifier(states).squeeze(-1)
+
+    def decode(self, attention: Tensor, states: Tensor) -> Tensor:
+        """Probability of the positive class from token logits."""
+        return (attention * states).sum(-1).sigmoid()
+
+    @torch.no_grad()
+    def permute_at_once(
+        self,
+        documents: Documents,
+        states: Tensor,
+        attention: Tensor,
+        prob: Tensor,
+        orders: Tensor | None = None,
+    ) -> np.ndarray:
+        """Median |Δp| over 100 permutations of the words' attention, [batch], all in one step.
+
+        Args:
+            documents: The texts.
+            states: Token logits [batch, keys].
+            attention: Attention [batch, keys].
+            prob: Probability of the positive class [batch].
+            orders: Index for ``gather``, [permutations, batch, keys]; random by default.
+        """
+        if orders is None:
+            noise = torch.rand(N_PERMUTATIONS, *attention.shape)
+            # Words are at the positions 1 to n, so their random order is written from position 1.
+            drawn = noise.masked_fill(~documents.words, torch.inf).argsort(-1)
+            orders = drawn.roll(1, -1)
+        shuffled = attention.expand(orders.shape).gather(-1, orders) * documents.words
+        return np.median((self.decode(shuffled, states) - prob).abs().numpy(), axis=0)
 
 
 def random_permutation(documents: Documents) -> Tensor:

@@ -66,9 +66,9 @@ class PlainSide:
     """Every part as the papers' programs do it, over all documents."""
 
     def __init__(self, model, documents: Mapping[int, Sequence[int]], noise: Rows):
-        self.plain, self.kinder, self.batches = (
+        self.plain, self.careful, self.batches = (
             plain.Plain(model),
-            plain.PlainMatmul(model),
+            plain.CarefulLoop(model),
             plain.batches(documents),
         )
         self.noise = [_padded(noise, batch.rows, batch.tokens.shape[1]) for batch in self.batches]
@@ -119,10 +119,23 @@ class PlainSide:
             [_words(x, batch.lengths) for x, batch in zip(found, batches, strict=True)],
         )
 
-    def search_by_matmul(self) -> None:
-        """The same search, kinder to the yardstick; only for its time."""
-        for batch, known, noise in zip(self.batches, self.known, self.noise, strict=True):
-            self.kinder.search(batch, *known, noise)
+    def careful_permutation(self, orders: Rows | None = None) -> Rows:
+        """The permutations by the careful loop."""
+        found = []
+        for batch, (states, attention, prob) in zip(self.batches, self.known, strict=True):
+            index = None if orders is None else _stacked_orders(orders, batch)
+            logits = self.careful.read_out(states)
+            found.append(self.careful.permute_at_once(batch, logits, attention, prob, index))
+        return _by_text(self.batches, found)
+
+    def careful_search(self) -> Rows:
+        """The same search by the careful loop."""
+        triples = zip(self.batches, self.known, self.noise, strict=True)
+        found = [
+            self.careful.search(batch, self.careful.read_out(states), attention, prob, noise)
+            for batch, (states, attention, prob), noise in triples
+        ]
+        return self._rows(found)
 
     def epsilon_max_jsd(self) -> dict[float, Rows]:
         """From the latest search."""
@@ -321,6 +334,16 @@ def _stacked(ranks: Rows, wanted: Sequence[int], n_keys: int) -> Tensor:
         values = torch.from_numpy(ranks[row])[:, :n_keys]
         stacked[:, place, : values.shape[1]] = values
     return stacked
+
+
+def _stacked_orders(orders: Rows, batch: plain.Documents) -> Tensor:
+    """Recorded permutations as an index, [permutations, batch, keys]; padding stays in place."""
+    n_keys = batch.tokens.shape[1]
+    index = np.tile(np.arange(n_keys), (N_PERMUTATIONS, len(batch.rows), 1))
+    for place, row in enumerate(batch.rows):
+        order = orders[row][:, :n_keys]
+        index[:, place, : order.shape[1]] = order
+    return torch.from_numpy(index)
 
 
 def _replayed(orders: Rows) -> Callable[[plain.Documents], Tensor]:

@@ -472,6 +472,22 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
         check_tokenizer_fits_model(loaded.tokenizer, config, adapter.n_embeddings, pads=pads)
 
 
+def get_number_format(adapter: AttentionModelBase) -> str:
+    """Return the number format in which a model computes, such as "bfloat16".
+
+    Durations in different formats cannot be compared, so it is printed with every duration.
+
+    Args:
+        adapter: The audited model.
+    """
+    formats = [weight.dtype for weight in adapter.model.parameters()]
+    return next(
+        str(number_format).removeprefix("torch.")
+        for number_format in formats
+        if number_format.is_floating_point
+    )
+
+
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:
     """Log a warning if the model's data type is slow on this CPU."""
     dtype = getattr(model, "dtype", None)

@@ -16,7 +16,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.audits.audited_model import ModelLike
+from hf_attnprobe.audits.audited_model import ModelLike, get_number_format
 from hf_attnprobe.audits.cost_model import AuditProgress, Step, get_cost_class
 from hf_attnprobe.audits.example_selection import select_example_texts
 from hf_attnprobe.audits.options import (
@@ -609,12 +609,14 @@ class AuditEstimate:
         n_runs: Number of remaining runs; one test at one site on one text is one run.
         seconds: Estimated seconds on this machine under its present load, by test name.
         saved_folder: Folder with the warm-up's rows; None if they were not saved.
+        dtype: Number format in which the model computes, such as "bfloat16".
     """
 
     n_texts: int
     n_runs: int
     seconds: dict[str, float]
     saved_folder: str | None
+    dtype: str
 
     @property
     def total(self) -> float:
@@ -633,6 +635,7 @@ class AuditEstimate:
             "seconds": dict(self.seconds),
             "kept": self.saved_folder,
             "total": self.total,
+            "dtype": self.dtype,
         }
 
     def to_text(self) -> str:
@@ -640,8 +643,8 @@ class AuditEstimate:
         width = max(map(len, self.seconds))
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
-            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts: "
-            f"{self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
+            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts "
+            f"in {self.dtype}: {self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
             "text)",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
@@ -743,5 +746,9 @@ def _estimate_prepared_audit(
                 step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
                 seconds[test] += progress.costs.estimate_seconds([step])
         return AuditEstimate(
-            audit.n_texts, n_runs, seconds, None if saved_folder is None else str(saved_folder)
+            audit.n_texts,
+            n_runs,
+            seconds,
+            None if saved_folder is None else str(saved_folder),
+            get_number_format(runner.adapter),
         )

@@ -6,6 +6,10 @@ measure the effect and the faithfulness of the ten heads with the largest estima
 last turn, all turns are repeated with twice as many texts and twice as many heads, until the time is
 up.
 
+A classifier runs a test on many texts before the next test starts, because its tests run on batches.
+A language model runs all tests of a turn on one prompt before it starts the next prompt, because
+nothing can be said about a prompt from a single test.
+
 ``torch.compile`` is not used. On a CPU with two cores, it made forward passes at most 23% faster, but
 compiling the model took at least 16 seconds.
 """
@@ -18,6 +22,7 @@ from typing import Any, TypeVar
 
 from accelerate.utils import broadcast_object_list
 
+from hf_attnprobe.audits.audited_model import get_number_format
 from hf_attnprobe.audits.cost_model import (
     AuditProgress,
     CostModel,
@@ -166,6 +171,8 @@ def run_within_time(
     list_turns: ListTurns,
     batch_size: int,
     n_heads: int = 0,
+    *,
+    completes_texts: bool = False,
 ) -> None:
     """Run tests on a few texts and heads, then on twice as many of both, until time is up.
 
@@ -176,29 +183,30 @@ def run_within_time(
             first. It is called in every round, because the head order depends on the rows so far.
         batch_size: Maximum number of texts that run before the clock is read again.
         n_heads: Number of heads that are tested one by one in the last round.
+        completes_texts: Whether all tests of a turn run on a text before the next text starts. If
+            False, a test runs on all texts of the round before the next test starts.
     """
     goal, n_texts = N_FIRST_ROUND_TEXTS, len(completed.texts)
     n_heads_goal = N_FOREMOST_HEADS
+    # A report displays an unfinished test only from this number of texts.
+    min_texts = 1 if completes_texts else MIN_DISPLAYED_TEXTS
     while True:
-        for sites_by_test in list_turns(n_heads_goal):
-            for test in sites_by_test:
+        for turn in list_turns(n_heads_goal):
+            groups = _group_tests(turn, completes_texts)
+            for group in groups:
                 # One text is enough to measure the cost of a test.
-                if not completed.synchronise(progress.costs.has_measured(test)):
-                    sites_of_test = {test: sites_by_test[test]}
+                is_measured = all(map(progress.costs.has_measured, group))
+                if not completed.synchronise(is_measured):
                     pending_texts = [
-                        text
-                        for text in completed.texts
-                        if completed.is_missing(sites_of_test, text)
+                        text for text in completed.texts if completed.is_missing(group, text)
                     ]
                     _run_in_portions(
-                        completed, progress, batch_size, sites_of_test, pending_texts[:1]
+                        completed, progress, batch_size, group, pending_texts[:1], min_texts
                     )
-            for test in _sort_by_cost(completed, progress, sites_by_test):
-                n_goal = goal * PREDICTION_TEXTS_FACTOR if test == PREDICTION_TEST else goal
-                sites_of_test = {test: sites_by_test[test]}
-                _run_in_portions(
-                    completed, progress, batch_size, sites_of_test, completed.texts[:n_goal]
-                )
+            for group in _sort_by_cost(completed, progress, groups):
+                n_goal = goal * PREDICTION_TEXTS_FACTOR if PREDICTION_TEST in group else goal
+                texts = completed.texts[:n_goal]
+                _run_in_portions(completed, progress, batch_size, group, texts, min_texts)
         is_last_round = goal >= n_texts and n_heads_goal >= n_heads
         if is_last_round or completed.synchronise(progress.remaining_seconds <= 0):
             return
@@ -206,57 +214,65 @@ def run_within_time(
         n_heads_goal *= 2
 
 
-def _sort_by_cost(
-    completed: CompletedWork, progress: AuditProgress, sites_by_test: SitesByTest
-) -> list[str]:
-    """Sort tests by their estimated duration for one text, with the shortest first.
+def _group_tests(turn: SitesByTest, completes_texts: bool) -> list[SitesByTest]:
+    """Group the tests of a turn; a text runs through all tests of a group at once.
 
-    Tests that run on no head are left out.
+    Args:
+        turn: Sites by test. Tests without sites are left out.
+        completes_texts: Whether all tests form one group. If False, every test is a group.
     """
+    tests = {test: sites for test, sites in turn.items() if sites}
+    if completes_texts:
+        return [tests] if tests else []
+    return [{test: sites} for test, sites in tests.items()]
+
+
+def _sort_by_cost(
+    completed: CompletedWork, progress: AuditProgress, groups: Sequence[SitesByTest]
+) -> list[SitesByTest]:
+    """Sort groups of tests by their estimated duration for one text, with the shortest first."""
     first_text = completed.texts[:1]
 
-    def estimate_cost(test: str) -> float:
-        steps = list_steps([({test: sites_by_test[test]}, first_text)])
-        return progress.costs.estimate_seconds(steps)
+    def estimate_cost(group: SitesByTest) -> float:
+        return progress.costs.estimate_seconds(list_steps([(group, first_text)]))
 
-    tests = [test for test in sites_by_test if sites_by_test[test]]
     # All processes must use the same order, so they use the main process's order.
-    return completed.synchronise(sorted(tests, key=estimate_cost))
+    return completed.synchronise(sorted(groups, key=estimate_cost))
 
 
 def _run_in_portions(
     completed: CompletedWork,
     progress: AuditProgress,
     batch_size: int,
-    sites_of_test: SitesByTest,
+    sites_by_test: SitesByTest,
     texts: Sequence[Text],
+    min_texts: int,
 ) -> None:
-    """Run one test, a few texts at a time, until it has run on all texts or the time is up.
+    """Run a group of tests, a few texts at a time, on all texts or until the time is up.
 
-    A report displays the result of a test only if it has run on enough texts. If there is not enough
-    time for them, the test does not start. The duration of each text is estimated from its length,
-    because some texts are much longer than others.
+    The duration of each text is estimated from its length, because some texts are much longer than
+    others.
 
     Args:
         completed: The completed work, which is updated.
         progress: Remaining time and measured costs.
         batch_size: Maximum number of texts in a portion.
-        sites_of_test: A single test with its sites.
+        sites_by_test: The tests, each with its sites.
         texts: The texts.
+        min_texts: Smallest number of finished texts that is of use. If there is not enough time for
+            them, the tests do not start.
     """
-    (test,) = sites_of_test
     costs = progress.costs
-    pending_texts = [text for text in texts if completed.is_missing(sites_of_test, text)]
+    pending_texts = [text for text in texts if completed.is_missing(sites_by_test, text)]
     while pending_texts:
         n_finished = len(texts) - len(pending_texts)
-        n_until_displayed = min(MIN_DISPLAYED_TEXTS - n_finished, len(pending_texts))
-        min_portion = max(1, n_until_displayed)
+        min_portion = max(1, min(min_texts - n_finished, len(pending_texts)))
         candidates = pending_texts[: max(batch_size, min_portion)]
         cumulative_seconds = accumulate(
-            costs.estimate_seconds(list_steps([(sites_of_test, [text])])) for text in candidates
+            costs.estimate_seconds(list_steps([(sites_by_test, [text])])) for text in candidates
         )
         available_seconds = progress.remaining_seconds
-        if costs.has_measured(test):
+        if all(map(costs.has_measured, sites_by_test)):
             available_seconds /= TIME_SAFETY_FACTOR
         n_affordable = sum(
             available_seconds > 0 and seconds <= available_seconds for seconds in cumulative_seconds
@@ -265,7 +281,7 @@ def _run_in_portions(
         if n_affordable < min_portion:
             return
         portion = pending_texts[: min(n_affordable, batch_size)]
-        completed.run(portion, sites_of_test)
+        completed.run(portion, sites_by_test)
         pending_texts = pending_texts[len(portion) :]
 
 
@@ -417,12 +433,20 @@ def run_tests(
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
     if time_limit is not None:
         list_turns = plan_turns(runner, heads, groups)
-        run_within_time(completed, runner.progress, list_turns, runner.batch_size, len(heads))
+        run_within_time(
+            completed,
+            runner.progress,
+            list_turns,
+            runner.batch_size,
+            len(heads),
+            completes_texts=not runner.adapter.lacks(AnswersFromPassage),
+        )
         _check_any_test_ran(completed, time_limit)
         record = summarise_work(completed, time_limit, sites_by_test, runner.seed)
         record["seconds_left"] = estimate_pending_seconds(
             completed, runner.progress.costs, sites_by_test, completed.texts
         )
+        record["dtype"] = get_number_format(runner.adapter)
         return record | summarise_heads(completed, runner, heads)
     parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(completed.texts, heads)]
     if options.screen is not None:

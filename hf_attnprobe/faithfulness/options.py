@@ -89,10 +89,18 @@ class Exchange(TargetOptions):
 
 @dataclass(frozen=True)
 class Permutation(Options):
-    """Options for the test ``permutation``: number of shuffles."""
+    """Options for the test ``permutation``: number of shuffles, and when a text gets fewer."""
 
     n_permutations: int = option(
         100, "random shuffles of the attention per text", at_least=1, at_most=100_000
+    )
+    stop_threshold: float | None = option(
+        None,
+        "a text gets only 6 shuffles if all of them change the output by more than this "
+        "threshold, or all by less (default: every text gets all shuffles; the default audit of a "
+        "language model uses .05, the threshold of the effect)",
+        at_least=0,
+        metavar="CHANGE",
     )
 
 

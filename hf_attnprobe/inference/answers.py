@@ -7,6 +7,7 @@ A decoder predicts token t at position t − 1, so a single forward pass over pr
 scores the answer.
 """
 
+import inspect
 import logging
 import re
 from collections import Counter
@@ -534,7 +535,7 @@ class GeneratedAnswer(NamedTuple):
         return bool((self.margins > self.rounding).all())
 
     def matches(self, other: "GeneratedAnswer") -> bool:
-        """Return whether another run generated the same tokens with the same margins."""
+        """Return whether another run gave the same tokens with the same margins."""
         if self.tokens != other.tokens:
             return False
         return bool(((self.margins - other.margins).abs() <= self.rounding).all())
@@ -575,7 +576,8 @@ def generate_answers(
 
     - If rounding could change a token in an answer, its prompt is answered again alone.
     - If padding changes the answer to the shortest prompt, all prompts in the batch are answered
-      again alone.
+      again alone. A single forward pass over this prompt and its answer, without padding, shows
+      whether greedy decoding would generate the same tokens.
     - In half precision, or if the model's positional encoding depends on the text length, every
       prompt is answered alone from the start.
 
@@ -609,7 +611,7 @@ def generate_answers(
     def generate_independently(names: Sequence[str]) -> list[GeneratedAnswer]:
         answers = generate(names)
         if len(names) > 1:
-            shortest_alone = generate(names[:1])[0]
+            shortest_alone = _decode_without_padding(model, settings, prompts[names[0]], answers[0])
             is_padding_harmless = shortest_alone.matches(answers[0])
             answers = [
                 answer if is_padding_harmless and answer.is_certain else generate([name])[0]
@@ -649,20 +651,61 @@ def _generate_batch(
             attention_mask=pad_left([*map(torch.ones_like, rows)]),
             generation_config=settings,
         )
-    end_tokens = settings.eos_token_id or []
-    relative_rounding = get_relative_tolerance(model.dtype)
     answers = []
     for row in range(len(prompts)):
         tokens = output.sequences[row, n_prompt:].tolist()
-        end_positions = [k for k, token in enumerate(tokens) if token in end_tokens]
-        end = end_positions[0] if end_positions else None
-        n_steps = len(tokens) if end is None else end + 1
-        top_logits = [step[row].topk(2).values for step in output.logits]
-        first, second = torch.stack(top_logits[:n_steps]).T
-        margins = first - second
-        rounding = relative_rounding * float(first.abs().max())
-        answers.append(GeneratedAnswer(tokens[:end], margins, rounding))
+        top_logits = torch.stack([step[row].topk(2).values for step in output.logits])
+        answers.append(_read_answer(model, settings, tokens, top_logits))
     return answers
+
+
+def _read_answer(
+    model: Any, settings: GenerationConfig, tokens: Sequence[int], top_logits: Tensor
+) -> GeneratedAnswer:
+    """Cut off an answer at its end token, and compute how certain its tokens are.
+
+    Args:
+        model: The language model.
+        settings: Generation settings with the end tokens.
+        tokens: The likeliest token id at each step, also after the end token.
+        top_logits: The two largest logits at each step, `[steps, 2]`.
+    """
+    end_tokens = settings.eos_token_id or []
+    end_positions = [k for k, token in enumerate(tokens) if token in end_tokens]
+    end = end_positions[0] if end_positions else None
+    n_steps = len(tokens) if end is None else end + 1
+    first, second = top_logits[:n_steps].T
+    rounding = get_relative_tolerance(model.dtype) * float(first.abs().max())
+    return GeneratedAnswer([*tokens[:end]], first - second, rounding)
+
+
+@torch.no_grad()
+def _decode_without_padding(
+    model: Any, settings: GenerationConfig, prompt: Sequence[int], answer: GeneratedAnswer
+) -> GeneratedAnswer:
+    """Read an answer to a prompt from one forward pass over the prompt and a known answer.
+
+    If the result is the known answer, then greedy decoding generates it: every token is the
+    likeliest one after the tokens before it. One pass costs much less than generating token by
+    token.
+
+    Args:
+        model: The language model.
+        settings: Generation settings with the end tokens.
+        prompt: Token ids of the prompt.
+        answer: The known answer.
+    """
+    n_steps = len(answer.margins)
+    ids = torch.tensor([[*prompt, *answer.tokens]], device=model.device)
+    ids = ids[:, : len(prompt) + n_steps - 1]
+    arguments: dict[str, Any] = {"attention_mask": torch.ones_like(ids), "use_cache": False}
+    if "logits_to_keep" in inspect.signature(unwrap_peft(model).forward).parameters:
+        # Logits for all tokens of a long prompt would take much memory.
+        arguments["logits_to_keep"] = n_steps
+    with use_eval_mode(model):
+        logits = model(input_ids=ids, **arguments).logits
+    top = logits[0, -n_steps:].topk(2)
+    return _read_answer(model, settings, top.indices[:, 0].tolist(), top.values)
 
 
 @contextmanager

@@ -476,7 +476,7 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
     if stopping is None:
         return []
     progress = (
-        f"With --time (spent: {format_duration(stopping['seconds'])}), {stopping['runs_done']:,} of "
+        f"With --time (spent: {_format_time_spent(stopping)}), {stopping['runs_done']:,} of "
         f"the {stopping['runs_of_full_audit']:,} runs of a complete audit were done (a run is one "
         "test of one head, or set of heads, on one text)"
     )
@@ -532,7 +532,18 @@ def _describe_time_limit(report: AuditResult) -> str:
         smallest, largest = min(text_counts), max(text_counts)
         count_range = str(smallest) if smallest == largest else f"{smallest} to {largest}"
         sample = f" The answers are based on {count_range} {report.words.texts}."
-    return f"Stopped after {format_duration(stopping['seconds'])} (--time){missing}.{sample}"
+    return f"Stopped after {_format_time_spent(stopping)} (--time){missing}.{sample}"
+
+
+def _format_time_spent(stopping: Mapping[str, Any]) -> str:
+    """Format the duration of an audit with its number format, such as "about 2 min in float32".
+
+    Args:
+        stopping: entry "stopping" in the provenance. Its entry "dtype" is missing in reports of
+            earlier versions.
+    """
+    number_format = f" in {stopping['dtype']}" if "dtype" in stopping else ""
+    return f"{format_duration(stopping['seconds'])}{number_format}"
 
 
 def _describe_predictions(report: AuditResult) -> dict[str, str]:

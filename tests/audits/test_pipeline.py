@@ -75,10 +75,10 @@ def test_the_first_round_is_kept_and_what_is_done_is_not_counted(
 def test_where_it_takes_long_shorter_ways_are_named():
     def told(seconds, n_runs=11_850):
         by_test = {"permutation": 0.2 * seconds, "erasure": 0.8 * seconds}
-        return AuditEstimate(50, n_runs, by_test, None).to_text().splitlines()
+        return AuditEstimate(50, n_runs, by_test, None, "float32").to_text().splitlines()
 
     first, dearest, cheap, shorter, _ = told(73_000.0)
-    assert first.startswith("about 20.3 h for 2 tests on 50 texts: 11,850 runs remain")
+    assert first.startswith("about 20.3 h for 2 tests on 50 texts in float32: 11,850 runs remain")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
     assert (

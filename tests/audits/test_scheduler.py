@@ -1,6 +1,8 @@
 """Audits with a time: what runs first, that it ends, and that the same command goes on."""
 
 import json
+import math
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_attnprobe import (
+    Answers,
     AuditOptions,
     Data,
     Permutation,
@@ -15,6 +18,7 @@ from hf_attnprobe import (
     build_tokenizer,
     make_rationale_dataset,
 )
+from hf_attnprobe.audits import pipeline
 from hf_attnprobe.audits import scheduler as rounds
 from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
 from hf_attnprobe.audits.options import parse_duration, parse_time_limit
@@ -25,7 +29,7 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
-from tests.helpers import tiny_models
+from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
 
 
@@ -85,7 +89,7 @@ def test_with_time_enough_nothing_is_left_out(model):
     facts = report.provenance["stopping"]
     assert facts["runs_done"] == facts["runs_of_full_audit"]
     assert 0 < facts["seconds"] < facts["time_limit"] == 3600
-    spent = format_duration(facts["seconds"])
+    spent = f"{format_duration(facts['seconds'])} in float32"
     assert report.notes[0].startswith(f"With --time (spent: {spent}), ")
     assert all(s.n == 60 for s in means_of(report).values())
 
@@ -188,8 +192,8 @@ def test_the_verdict_comes_first_then_the_effect_and_faithfulness_of_a_few_heads
 ):
     rounds_of_turns = []
 
-    def look(so_far, clock, list_turns, batch_size, n_heads):
-        assert n_heads == 6
+    def look(so_far, clock, list_turns, batch_size, n_heads, *, completes_texts):
+        assert n_heads == 6 and not completes_texts
         first = list(list_turns(2))
         so_far.run(so_far.texts[:30], first[1])  # a report needs rows
         rounds_of_turns.extend([first, list(list_turns(4)), list(list_turns(8))])
@@ -293,6 +297,72 @@ def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):
     assert worker.now < 40
 
 
+def in_time_by_prompt(worker, completed, *turns):
+    """Run turns within the worker's time, and finish every text before the next."""
+    run_within_time(
+        completed, worker.progress, lambda n_heads: iter(turns), batch_size=1, completes_texts=True
+    )
+
+
+@settings(max_examples=30)
+@given(st.floats(0.1, 20), st.floats(0.1, 20), st.floats(20, 400))
+def test_a_prompt_is_finished_with_all_its_tests_before_the_next(
+    tmp_path_factory, cheap, dear, limit
+):
+    worker = Worker({"cheap": cheap, "dear": dear}, limit)
+    completed = worker.rows_of(tmp_path_factory.mktemp("none"), 40)
+    in_time_by_prompt(worker, completed, {"cheap": ALL, "dear": ALL})
+    ran = [test for test, _, n in worker.ran if n and test != "prediction"]
+    assert ran == ["cheap", "dear"] * (len(ran) // 2)
+    finished = {test: completed.get_ids(test, ALL[0]) for test in ("cheap", "dear")}
+    assert finished["cheap"] == finished["dear"]
+    # The first prompt starts without a known cost. The texts have 3 or 4 tokens, and the safety
+    # factor is 1.3, so at least half of the time is used unless all texts are finished.
+    assert worker.now <= limit + cheap + dear
+    n_finished = len(finished["cheap"])
+    assert n_finished == 40 or (n_finished + 2) * (cheap + dear) > limit / 2
+
+
+def test_unfinished_prompts_are_finished_first(tmp_path):
+    """A folder in which one test has more prompts than the other: only the missing rows run."""
+    worker = Worker({"cheap": 1.0, "dear": 3.0}, 1e6)
+    completed = worker.rows_of(tmp_path, 12)
+    completed.run(completed.texts[:7], {"cheap": ALL})
+    worker.ran.clear()
+    in_time_by_prompt(worker, completed, {"cheap": ALL, "dear": ALL})
+    ran = [(test, n) for test, _, n in worker.ran if test != "prediction"]
+    assert ran == [("cheap", 0), ("dear", 1)] * 7 + [("cheap", 1), ("dear", 1)] * 5
+
+
+def test_a_short_time_gives_complete_prompts_of_a_language_model(monkeypatch):
+    """Every prompt takes 4 s by a clock of the test, and 10 s of 60 are reserved for the report."""
+    now = [0.0]
+    original = CompletedWork.run
+
+    def run_slowly(completed, texts, sites_by_test):
+        original(completed, texts, sites_by_test)
+        now[0] += 4.0
+
+    monkeypatch.setattr(CompletedWork, "run", run_slowly)
+    progress = partial(AuditProgress, now=lambda: now[0])
+    monkeypatch.setattr(pipeline, "AuditProgress", progress)
+    tokenizer = tiny_language_models.tokenizer()
+    model = tiny_language_models.llama(tokenizer)
+    prompts = [
+        {**row, "question": f"{row['question']} ({number})"}
+        for number in range(10)
+        for row in tiny_language_models.ROWS
+    ]
+    options = AuditOptions(time="1m", shown_texts=0)
+    report = audit((model, tokenizer), Answers(prompts), options=options, progress=False)
+    ids = report.to_pandas().groupby("test").example_id.agg(frozenset)
+    tests = ["knockout", "permutation", "sources"]
+    assert len({ids[test] for test in tests}) == 1
+    # 60 s without the reserve of 10 s.
+    assert len(ids["sources"]) == math.ceil(50 / 4)
+    assert report.provenance["stopping"]["dtype"] == "float32"
+
+
 def test_when_time_is_up_nothing_more_begins(tmp_path):
     worker = Worker({"cheap": 1.0}, 60.0)
     known = worker.rows_of(tmp_path, 100)
@@ -318,7 +388,7 @@ def test_every_place_has_enough_texts_before_one_has_more(tmp_path):
 def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path):
     """Nothing but predictions: refused, and the same command goes on with more time."""
 
-    def only_predict(so_far, *others):
+    def only_predict(so_far, *others, **options):
         so_far.run(so_far.texts, {})
 
     monkeypatch.setattr(rounds, "run_within_time", only_predict)

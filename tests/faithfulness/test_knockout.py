@@ -73,3 +73,27 @@ def test_what_is_mediated_is_of_the_units_that_matter_and_never_clipped(texts):
                 lost.tolist(), abs=CLOSE
             )
     assert noisy and seen >= {0, 1, 2}
+
+
+def test_the_noise_is_measured_only_for_units_that_may_matter(texts, monkeypatch):
+    """A unit whose loss is below the limits gets no pass with kept positions: no star needs it."""
+    counts = set()
+    for text in texts:
+        adapter = text.observation.model
+        observation = adapter.observe(text.observation.batch)
+        requested = []
+        original = adapter.erase_inputs
+
+        def count(observation, erased, *, operator="deletion", original=original, log=requested):
+            if operator == "gap":
+                log.extend(erased[:, 0].nonzero()[:, 1].tolist())
+            return original(observation, erased, operator=operator)
+
+        monkeypatch.setattr(adapter, "erase_inputs", count)
+        knockout(observation, SITE, Knockout(least_effect=0.1))
+        monkeypatch.undo()
+        effects = np.array(text.effects)
+        limit = max(0.1, 0.1 * effects.max())
+        assert sorted(requested) == np.flatnonzero(effects >= limit - 1e-12).tolist()
+        counts.add(len(requested))
+    assert counts >= {0, 1} and max(counts) > 1

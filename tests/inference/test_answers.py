@@ -254,7 +254,8 @@ DECODERS = {
 def test_prompts_that_are_answered_together_are_answered_as_alone(name, monkeypatch):
     model = tiny_language_model(name, DECODERS[name])
     together, alone, at_once = answers_of(model, monkeypatch)
-    assert together == alone and at_once[0] == 8 and at_once.count(1) < len(alone)
+    # Only answers that rounding could change are generated again, none as a check of its batch.
+    assert together == alone and at_once[0] == 8 and at_once.count(1) < len(alone) - 2
 
 
 @pytest.mark.parametrize("end_token_id", [1, None])
@@ -278,14 +279,14 @@ def test_where_padding_is_read_or_rounding_decides_each_is_answered_alone(monkey
 
     monkeypatch.setattr(model, "forward", reads_padding)
     together, alone, at_once = answers_of(model, monkeypatch)
-    assert together == alone and at_once.count(1) > len(alone)
+    assert together == alone and at_once == [8, *[1] * 8, 3, 1, 1, 1]
 
 
 def test_rounding_decides_between_equal_tokens(monkeypatch):
     model = tiny_language_model("LlamaForCausalLM", "llama")
     model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
     together, alone, at_once = answers_of(model, monkeypatch)
-    assert together == alone and at_once.count(1) > len(alone)
+    assert together == alone and at_once.count(1) == len(alone)
 
 
 def test_in_half_precision_each_is_answered_alone(monkeypatch):
