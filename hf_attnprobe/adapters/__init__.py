@@ -7,6 +7,7 @@ models. Start reading with `wrap` in this file and with the interface in `hf_att
 - `language_model`: decoders that answer from a passage.
 - `classifier`: attention classifiers that are included in hf_attnprobe.
 - `pooling`: base class for modules that pool a bag of instances by attention.
+- `mil_models`: such modules of other packages, which are recognised by the names of their classes.
 - `deletion`: erasing tokens from texts and running the model again.
 - `pretrained`: properties that all Transformers models have, such as labels and length limits.
 - `wrappers`: the model inside `DataParallel`, `torch.compile`, a `Trainer` and similar objects.
@@ -26,6 +27,7 @@ from hf_attnprobe.adapters.classifier.features import FeatureClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
+from hf_attnprobe.adapters.mil_models import MIL_ADAPTERS
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     is_hierarchical,
@@ -201,6 +203,10 @@ def _find_registered_factory(model: nn.Module) -> AdapterFactory | None:
     for model_class in type(model).__mro__:
         if model_class in _factories:
             return _factories[model_class]
+        package = model_class.__module__.partition(".")[0]
+        adapter_class = MIL_ADAPTERS.get(f"{package}.{model_class.__name__}")
+        if adapter_class is not None:
+            return adapter_class
     model_type = getattr(getattr(model, "config", None), "model_type", None)
     return _factories.get(model_type) if model_type is not None else None
 

@@ -329,7 +329,10 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
                     "mixes_instances = True in the adapter."
                 )
         if self.has_linear_head:
-            first, second = state.states[:, 0], state.states[:, -1]
+            # The first and the last state take the role of the pooled states of every head.
+            heads = state.states[:, None].expand(-1, self.n_heads, -1, -1)
+            first = self._drop_head_axis(heads[:, :, 0])
+            second = self._drop_head_axis(heads[:, :, -1])
             logits = self._complete_logits(self.classify((first + second) / 2))
             both = self._complete_logits(self.classify(torch.cat([first, second])))
             mean = both.unflatten(0, (2, -1)).mean(0)

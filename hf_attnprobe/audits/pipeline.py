@@ -382,12 +382,19 @@ def _list_notes(
     """List the report's notes about unusual texts and models."""
     notes: list[str | None] = [
         describe_unknown_share(provenance["unknown_tokens"]),
+        _describe_level(provenance),
         _describe_single_logit(runner.adapter, predicts),
         _describe_long_passages(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
         notes += runner.adapter.describe_unusual_layers()
     return tuple(note for note in notes if note is not None)
+
+
+def _describe_level(provenance: Mapping[str, Any]) -> str | None:
+    """Return the note that tokens are explained, because spaces do not separate words."""
+    note = provenance.get("level_note")
+    return None if note is None else f"{note[0].upper()}{note[1:]}."
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
@@ -530,8 +537,8 @@ def build_provenance(
     unsupported_tests = list_unsupported_tests(adapter)
     if unsupported_tests:
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
-    if adapter.unit == "sentence":
-        provenance["units"] = "sentences"
+    if adapter.unit in ("sentence", "token"):
+        provenance["units"] = f"{adapter.unit}s"
     if adapter.instance_column is not None:
         provenance["instance"] = adapter.unit
     if adapter.prediction.kind == "answer":

@@ -12,6 +12,7 @@ import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,7 @@ from hf_attnprobe.inference.encoding import (
 from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.inference.labels import compute_label_spread
 from hf_attnprobe.inference.model_inputs import choose_model_inputs, list_missing_inputs
+from hf_attnprobe.inference.word_boundaries import explain_token_level
 from hf_attnprobe.models.attention_classifier import AttentionClassifierConfig
 from hf_attnprobe.protocol import ALL, AttentionModelBase
 from hf_attnprobe.reports.detection_limits import read_planted_rows
@@ -139,6 +141,8 @@ class LoadedAudit:
             an ordinary audit.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
         share: Share index and share count; None to audit all texts.
+        level_note: Reason why tokens are explained, although the user did not choose this; None if
+            words are explained, or if the user chose tokens.
     """
 
     request: AuditRequest
@@ -150,6 +154,7 @@ class LoadedAudit:
     user_scores: Any
     label_spread: float | None
     share: tuple[int, int] | None
+    level_note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -362,7 +367,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     # User scores are compared with the model's overall attention, not with single heads.
     if request.scores is not None and len(adapter.sites()) > 1:
         options = replace(options, single_heads=False)
-    return LoadedAudit(
+    loaded = LoadedAudit(
         request=replace(request, model=model),
         audited_model=audited_model,
         data=data,
@@ -373,6 +378,42 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         label_spread=label_spread,
         share=share,
     )
+    return _choose_level(loaded)
+
+
+def _choose_level(
+    loaded: LoadedAudit,
+) -> LoadedAudit:
+    """Explain tokens instead of words if spaces do not separate the words of the texts.
+
+    Args:
+        loaded: The loaded model and data. If the user chose a level or an adapter, or if the texts
+            have enough words, nothing is changed.
+
+    Returns:
+        The audit, which explains tokens if its `level_note` is not None.
+    """
+    audited_model = loaded.audited_model
+    adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
+    can_choose = (
+        isinstance(adapter, TransformerAdapter)
+        and adapter is not loaded.request.model
+        and loaded.options.level is None
+        # A tag belongs to a word.
+        and adapter.prediction.kind != "tags"
+    )
+    if not can_choose or isinstance(tokenizer, InputReader):
+        return loaded
+    note = explain_token_level(tokenizer, loaded.examples)
+    if note is None:
+        return loaded
+    logger.warning("%s", note)
+    adapter.level = adapter.unit = "token"
+    if audited_model.make_float32_adapter is not None:
+        make_float32_adapter = partial(audited_model.make_float32_adapter, level="token")
+        audited_model = replace(audited_model, make_float32_adapter=make_float32_adapter)
+    options = replace(loaded.options, level="token")
+    return replace(loaded, audited_model=audited_model, options=options, level_note=note)
 
 
 def _set_unit(audited_model: AuditedModel, data: Data) -> None:
@@ -713,6 +754,8 @@ def _build_extra_provenance(
     )
     if is_scaled_by_labels:
         provenance["unit_of_number"] = "standard deviations of the labels"
+    if loaded.level_note is not None:
+        provenance["level_note"] = loaded.level_note
     if audited_model.origin:
         provenance["origin"] = dict(audited_model.origin)
     provenance["text_columns"] = describe_text_columns(examples)

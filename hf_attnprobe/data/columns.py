@@ -108,7 +108,9 @@ def choose_columns(
         )
     if not candidates:
         raise AttnProbeError(
-            f"found no text column with a usual name among {', '.join(present)}. {TEXT_COLUMN_ADVICE}"
+            f"found no text column with a usual name among {', '.join(present)}. {TEXT_COLUMN_ADVICE} "
+            "If the data has bags of instances instead of texts, choose their column with "
+            "--instance-column."
         )
     first, *second = candidates[0]
     return TextColumns((first,), *second)

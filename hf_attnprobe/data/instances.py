@@ -98,6 +98,11 @@ def read_instances(
     table: dict[str, list[Any]] = {name: bags}
     if name == "features":
         _check_same_size(bags, column, rows)
+        # A column of Arrow has a single data type, so bags in single precision are converted if
+        # others have double precision.
+        dtypes = {bag.dtype for bag in bags}
+        if len(dtypes) > 1:
+            table[name] = [bag.astype(max(dtypes)) for bag in bags]
     if coordinates:
         table[COORDINATES_COLUMN] = _convert_coordinates(coordinates, bags, rows)
     return table
@@ -303,8 +308,8 @@ def _read_bag_file(cell: Any, column: str, row: int) -> "dict[str, np.ndarray]":
         )
     if BAG_READERS[suffix] is _read_hdf5 and find_spec("h5py") is None:
         raise AttnProbeError(
-            f"reading {path} needs the package h5py. Install it with `pip install h5py`, or save the "
-            "features as .npy."
+            f"reading {path} needs the package h5py. Install it with `pip install hf_attnprobe[hdf5]`, or "
+            "save the features as .npy."
         )
     try:
         arrays = BAG_READERS[suffix](path)
@@ -321,8 +326,8 @@ def _read_bag_file(cell: Any, column: str, row: int) -> "dict[str, np.ndarray]":
             bag["coordinates"] = arrays.pop(name)
     if "features" not in arrays and len(arrays) != 1:
         raise AttnProbeError(
-            f"{path} must contain an array named 'features', got {', '.join(arrays) or 'no array'}. "
-            "Rename the array of features."
+            f"{path} must contain an array named 'features' at its top level, got "
+            f"{', '.join(arrays) or 'no array'}. Rename or move the array of features."
         )
     features = arrays["features"] if "features" in arrays else next(iter(arrays.values()))
     # Files of some tools have an additional first axis of length 1.

@@ -16,6 +16,7 @@ from torch import nn
 from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.wrappers import unwrap_module
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
@@ -31,6 +32,7 @@ from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, rest
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
+from hf_attnprobe.inference.word_boundaries import choose_level
 from hf_attnprobe.maps.attention_map import AttentionMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
@@ -207,6 +209,8 @@ class TextExplainer:
         )
         explainer = self._explainer
         examples = data.load_examples(seed=0)
+        if isinstance(explainer.model, TransformerAdapter):
+            explainer.model.level = choose_level(self.tokenizer, examples)
         encoded_text = encode_examples(self.tokenizer, examples, explainer.model).texts[0]
         return explainer.explain(encoded_text, examples[0])
 

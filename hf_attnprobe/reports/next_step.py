@@ -143,7 +143,8 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         unsupported_tests = _list_unsupported_tests(report)
         if unsupported_tests:
             return UNSUPPORTED_ADVICE.format(tests=join_words(unsupported_tests))
-        if _can_split_words(report):
+        if report.provenance.get("asked_for", {}).get("level") == "word":
+            # Words of several tokens have parts that attention can order.
             changes["level"] = "token"
         elif report.n_distinct >= conclusion.question_set.min_texts:
             return NO_NUMBER_ADVICE
@@ -294,15 +295,6 @@ def _list_unsupported_tests(report: AuditResult) -> list[str]:
         variants = [part] if part.fallback is None else [part, part.fallback]
         n_possible += any(variant.test not in unsupported_tests for variant in variants)
     return [] if n_possible >= MIN_FAITHFULNESS_PARTS else list(unsupported_tests)
-
-
-def _can_split_words(report: AuditResult) -> bool:
-    """Check whether the model reads words that may consist of several tokens."""
-    if report.instance is not None:
-        return False
-    settings = report.provenance.get("asked_for", {})
-    reads_words = report.words.units == "words" and "units" not in report.provenance
-    return reads_words and settings.get("level") != "token"
 
 
 def _count_needed_texts(report: AuditResult, conclusion: Conclusion) -> int | None:

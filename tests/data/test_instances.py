@@ -65,6 +65,47 @@ def test_coordinates_are_kept(bags, tmp_path):
         np.testing.assert_array_equal(actual, positions)
 
 
+def save_hdf5(path, bag):
+    """Save a bag as TRIDENT does: a compressed array with an axis of length 1, and positions."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path, "w") as file:
+        file.create_dataset("features", data=bag[None], compression="gzip")
+        file["coords"] = np.arange(2 * len(bag)).reshape(-1, 2)
+        file["features"].attrs["encoder"] = "uni"
+
+
+def test_a_folder_of_hdf5_files_has_the_same_bags(bags, tmp_path):
+    examples = load_examples(str(write_folder(tmp_path, bags, save_hdf5, ".h5")), "test")
+    for actual, bag in zip(iterate_bags(examples, "features"), bags, strict=True):
+        np.testing.assert_array_equal(actual, bag)
+    for actual, bag in zip(iterate_bags(examples, "coordinates"), bags, strict=True):
+        np.testing.assert_array_equal(actual, np.arange(2.0 * len(bag)).reshape(-1, 2))
+
+
+def test_wrong_hdf5_files_are_refused(bags, tmp_path):
+    h5py = pytest.importorskip("h5py")
+    folder = write_folder(tmp_path, bags, save_hdf5, ".h5")
+    with h5py.File(folder / "bags" / "1.h5", "w") as file:
+        file.create_group("slide")["features"] = bags[1]
+    with refuses("at its top level, got no array"):
+        load_examples(str(folder), "test")
+    (folder / "bags" / "1.h5").write_bytes(b"damaged")
+    with refuses("cannot read the bag"):
+        load_examples(str(folder), "test")
+    save_hdf5(folder / "bags" / "1.h5", bags[1][:, :2])
+    with refuses("same size"):
+        load_examples(str(folder), "test")
+
+
+def test_bags_of_different_precision_get_the_higher_one(bags, tmp_path):
+    folder = write_folder(tmp_path, bags, np.save, ".npy")
+    np.save(folder / "bags" / "1.npy", bags[1].astype(np.float16))
+    actual = list(iterate_bags(load_examples(str(folder), "test"), "features"))
+    expected = [bags[0], bags[1].astype(np.float16).astype(float), bags[2]]
+    for actual_bag, bag in zip(actual, expected, strict=True):
+        np.testing.assert_array_equal(actual_bag, bag)
+
+
 def test_items_and_named_columns(bags):
     rows = [{"history": [3, 1, 4], "label": 0}, {"history": [1], "label": 1}]
     examples = load_examples(rows, "test", instance_column="history")
@@ -116,6 +157,8 @@ def test_wrong_files_sizes_and_columns_are_refused(bags, tmp_path):
     (tmp_path / "bag.h5").write_bytes(b"")
     with refuses("h5py|cannot read the bag"):
         load_examples([{"features": str(tmp_path / "bag.h5"), "label": 0}], "test")
+    with refuses("--instance-column"):
+        load_examples([{"slide": "a", "label": 0}], "test")
     with refuses("no column 'h'"):
         load_examples(make_rows(bags), "test", instance_column="h")
     with refuses("text column"):

@@ -1,6 +1,5 @@
 """Advice: who follows it gets an answer within two steps, or reads why there will not be one."""
 
-import dataclasses
 import json
 import math
 import shlex
@@ -17,7 +16,6 @@ from hf_attnprobe.data.tokenizer import build_tokenizer
 from hf_attnprobe.documents.blocks import CodeBlock
 from hf_attnprobe.reports.next_step import (
     NO_OTHER_STEP_ADVICE,
-    _can_split_words,
     build_command,
     recommend_next_step,
 )
@@ -277,12 +275,3 @@ def test_scores_are_read_by_the_suggested_command():
     report = Report("m", get_dataset_name("d", "test"), 30, 0, (), provenance)
     advice = build_command(report, test_limit=60)
     assert advice.text.startswith("attnprobe evaluate-scores ")
-
-
-def test_bags_are_not_split_into_tokens():
-    """Only words consist of tokens; `--level` does not exist for the instances of a bag."""
-    provenance = {"asked_for": {}, "classes": [], "tests": []}
-    report = Report("m", get_dataset_name("d", "test"), 30, 0, (), provenance)
-    assert _can_split_words(report)
-    report = dataclasses.replace(report, provenance={**provenance, "instance": "patch"})
-    assert not _can_split_words(report)
