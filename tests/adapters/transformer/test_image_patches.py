@@ -45,6 +45,11 @@ MODELS = {
     "CLIPForImageClassification": ("CLIPConfig", SQUARE, "vision_model.encoder.layers"),
 }
 """For each class: its configuration, fields of the configuration, and the name of its blocks."""
+DAILY_MODELS = (
+    "ViTForImageClassification",
+    "BeitForImageClassification",
+    "Dinov2WithRegistersForImageClassification",
+)
 READOUT_TOKENS = {
     "DeiTForImageClassificationWithTeacher": [0, 1],
     "BeitForImageClassification": [1, 2, 3, 4],
@@ -74,7 +79,7 @@ def make_model(name, **options):
     return model
 
 
-@pytest.fixture(scope="module", params=tiny_models.daily(MODELS, list(MODELS)[:6]))
+@pytest.fixture(scope="module", params=tiny_models.daily(MODELS, DAILY_MODELS))
 def case(request):
     """The name of a class, a model, its adapter and an observation of three images."""
     model = make_model(request.param)
