@@ -853,11 +853,12 @@ class AttentionModelBase(AttentionModel):
     Attributes:
         model: The module that is run.
         label_names: Class names, in the same order as the probabilities.
-        unit: Name of the unit that attention weights belong to: "token", "word" or "sentence", or a
-            name such as "patch" for instances of a bag.
+        unit: Name of the unit that attention weights belong to: "token", "word" or "sentence",
+            "patch" for images, or a name such as "visit" for instances of a bag.
         instance_column: Column with bags that the model reads: "features" (vectors) or "items"
             (integers). None for a model that reads texts or images.
         feature_size: Size of the vectors in "features", or None for any size.
+        reads_images: Whether the model reads images, whose units are patches.
         n_embeddings: Number of rows in the token embedding table, or None if the model reads no
             token ids.
         separator_ids: Ids of tokens that are not explained, in addition to the special tokens.
@@ -879,6 +880,7 @@ class AttentionModelBase(AttentionModel):
     unit: str = "token"
     instance_column: str | None = None
     feature_size: int | None = None
+    reads_images: bool = False
     n_embeddings: int | None = None
     separator_ids: frozenset[int] = frozenset()
     segment: str | None = None

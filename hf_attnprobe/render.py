@@ -8,7 +8,7 @@ from typing import Any
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.documents.formats import format_csv
-from hf_attnprobe.documents.token_shading import RANKING_TITLES
+from hf_attnprobe.documents.token_shading import MAP_TITLES, RANKING_TITLES
 from hf_attnprobe.reports.audit_document import N_VISIBLE_TEXTS, select_displayed_texts
 from hf_attnprobe.reports.comparison import (
     AuditComparison,
@@ -281,6 +281,8 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
     if result_type is AUDIT_RESULT:
         texts = select_displayed_texts(result.examples)[:N_VISIBLE_TEXTS]
         titles = {name: RANKING_TITLES[name] for name in ("attention", "leave_one_out")}
+        if result.instance is not None:
+            titles = MAP_TITLES
         save_texts(texts, output_dir, titles, FIGURE_FORMATS)
 
 

@@ -1,7 +1,7 @@
 """Erase tokens from texts and run a model on the result, for any adapter."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -274,30 +274,21 @@ def compute_erased_probs(
     mask_id = settings.mask_id
     check_erasure_operator(operator, mask_id)
     batch = observation.batch
-    n_texts = len(batch.mask)
     erased_tokens = erased & batch.content_mask
     if units is not None:
         erased_tokens = erased_tokens.gather(-1, units.expand(erased_tokens.shape))
-    erased_tokens = erased_tokens.flatten(0, 1)
-    cache = observation.remember(
-        ("erased inputs", operator, mask_id),
-        lambda: _ErasureCache(probs=[observation.probs[:0]]),
-    )
-    keys = _create_cache_keys(erased_tokens, n_texts)
-    new_rows = {key: row for row, key in enumerate(keys) if key not in cache.rows}
-    if new_rows:
-        rows = torch.tensor(list(new_rows.values()), device=erased_tokens.device)
-        example, new_sets = rows % n_texts, erased_tokens[rows]
+
+    def compute_probs(example: Tensor, new_sets: Tensor) -> Tensor:
         probs = torch.where(
             new_sets.any(1, keepdim=True),
             empty[example],
             observation.probs[example],
         )
-        inputs, remaining, ids = _edit_inputs(
+        text_inputs, remaining, ids = _edit_inputs(
             inputs or batch.inputs, example, new_sets, operator, mask_id
         )
         texts = iterate_shortened_texts(
-            inputs,
+            text_inputs,
             example,
             remaining,
             ids=ids,
@@ -307,11 +298,43 @@ def compute_erased_probs(
         )
         for batch_rows, shortened in texts:
             probs[batch_rows] = run(shortened).to(probs.dtype)
+        return probs
+
+    cache_key = ("erased inputs", operator, mask_id)
+    return compute_each_set_once(observation, cache_key, erased_tokens, compute_probs)
+
+
+def compute_each_set_once(
+    observation: Observation,
+    cache_key: Hashable,
+    sets: Tensor,
+    compute_probs: Callable[[Tensor, Tensor], Tensor],
+) -> Tensor:
+    """Compute probabilities for sets of tokens, each distinct set of a text only once.
+
+    Args:
+        observation: The observed whole texts.
+        cache_key: Key of the results in the observation's cache.
+        sets: Sets of tokens, bool `[copies, batch, keys]`.
+        compute_probs: Function that receives the index of a text for each set, int `[sets]`, and the
+            sets, bool `[sets, keys]`. It returns probabilities `[sets, classes]`.
+
+    Returns:
+        Probabilities `[copies, batch, classes]`.
+    """
+    n_copies, n_texts, _ = sets.shape
+    sets = sets.flatten(0, 1)
+    cache = observation.remember(cache_key, lambda: _ErasureCache(probs=[observation.probs[:0]]))
+    keys = _create_cache_keys(sets, n_texts)
+    new_rows = {key: row for row, key in enumerate(keys) if key not in cache.rows}
+    if new_rows:
+        rows = torch.tensor(list(new_rows.values()), device=sets.device)
+        probs = compute_probs(rows % n_texts, sets[rows])
         cache_rows = range(len(cache.rows), len(cache.rows) + len(new_rows))
         cache.rows.update(zip(new_rows, cache_rows, strict=True))
         cache.probs.append(probs)
-    rows = torch.tensor([cache.rows[key] for key in keys], device=erased_tokens.device)
-    return torch.cat(cache.probs)[rows].unflatten(0, erased.shape[:2])
+    rows = torch.tensor([cache.rows[key] for key in keys], device=sets.device)
+    return torch.cat(cache.probs)[rows].unflatten(0, (n_copies, n_texts))
 
 
 def _create_cache_keys(erased_tokens: Tensor, n_texts: int) -> list[tuple[int, bytes]]:

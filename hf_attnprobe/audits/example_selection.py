@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.text_scores import Explainer, describe_head_mean
 from hf_attnprobe.core.distributed import get_process_state
-from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.inference.encoding import InputReader, Text
+from hf_attnprobe.data.columns import has_images, read_column
+from hf_attnprobe.data.instances import COORDINATES_COLUMN, has_instances
+from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text
 from hf_attnprobe.plots.highlighted_text import (
     AGREEMENT_REASON,
     DISAGREEMENT_REASON,
@@ -120,10 +122,10 @@ def select_example_texts(
         options: Audit options.
 
     Returns:
-        The examples; empty for images and bags, or if no site was tested.
+        The examples; empty for bags without two coordinates per instance, or if no site was tested.
     """
     tokenizer, site = audited_model.tokenizer, choose_displayed_site(rows)
-    if isinstance(tokenizer, InputReader) or site is None:
+    if site is None or not _can_display(tokenizer, examples):
         return ()
     site = site._replace(query=options.query)
     explainer = Explainer(
@@ -157,6 +159,18 @@ def select_example_texts(
             # The report contains the examples too, so they are not lost.
             logger.warning("cannot write the texts in %s (%s)", output_folder, error.strerror)
     return tuple(example_texts)
+
+
+def _can_display(
+    tokenizer: PreTrainedTokenizerBase | InputReader, examples: "datasets.Dataset"
+) -> bool:
+    """Return whether a report can display the inputs: texts, images, or bags with coordinates."""
+    if not isinstance(tokenizer, InputReader) or isinstance(tokenizer, ImageReader):
+        return True
+    if COORDINATES_COLUMN not in examples.column_names:
+        return False
+    # A map has two axes.
+    return all(len(position) == 2 for position in examples[0][COORDINATES_COLUMN])
 
 
 def load_scored_prompts(
@@ -243,6 +257,12 @@ def _select_examples(examples: "datasets.Dataset", ids: set[int]) -> dict[int, M
     """Select examples from a data set by id, and return them in a dictionary."""
     all_ids = read_column(examples, "example_id")
     row_indices = [index for index, example_id in enumerate(all_ids) if example_id in ids]
+    if has_images(examples) or has_instances(examples):
+        # The model has already read the images or vectors, which may be large.
+        names = ("example_id", COORDINATES_COLUMN)
+        examples = examples.select_columns(
+            [name for name in names if name in examples.column_names]
+        )
     selected_examples = examples.with_format(None).select(row_indices)
     return {example["example_id"]: example for example in selected_examples}
 

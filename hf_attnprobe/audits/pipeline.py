@@ -539,8 +539,10 @@ def build_provenance(
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
     if adapter.unit in ("sentence", "token"):
         provenance["units"] = f"{adapter.unit}s"
-    if adapter.instance_column is not None:
+    if adapter.instance_column is not None or adapter.reads_images:
         provenance["instance"] = adapter.unit
+    if adapter.reads_images:
+        provenance["input"] = "image"
     if adapter.prediction.kind == "answer":
         provenance["units"] = f"{adapter.unit}s of the prompt"
     if adapter.segment is not None:

@@ -4,6 +4,8 @@ The tests compute their statistics with the same functions. Every text runs alon
 scores do not depend on other texts.
 """
 
+import base64
+import io
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +17,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.image_patches import (
+    compute_patch_centres,
+    list_patch_names,
+)
+from hf_attnprobe.data.instances import COORDINATES_COLUMN
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED_KNOCKOUT,
@@ -28,12 +36,13 @@ from hf_attnprobe.faithfulness.passage_units import (
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import Text, preserve_tokenizer
+from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text, preserve_tokenizer
 from hf_attnprobe.plots.highlighted_text import (
     PASSAGE_GAIN_LABEL,
     PASSAGE_SHARE_LABEL,
     SINK_SHARE_LABEL,
     HighlightedText,
+    UnitMap,
     split_tokenizer_markers,
 )
 from hf_attnprobe.protocol import (
@@ -218,6 +227,53 @@ def split_prompt(row: Mapping[str, Any]) -> PromptParts:
     return PromptParts(stripped_units, tuple(glued), tuple(around))
 
 
+# --- Patches and instances -----------------------------------------------------------------------
+
+MAX_PICTURE_SIDE = 224
+"""Largest width and height, in pixels, of an image in a report. Larger images are reduced."""
+
+
+def locate_units(
+    model: AttentionModelBase,
+    reader: InputReader,
+    observation: Observation,
+    row: Mapping[str, Any],
+) -> tuple[tuple[str, ...], UnitMap]:
+    """Find the names and the positions of an image's patches, or of a bag's instances.
+
+    Args:
+        model: The model.
+        reader: Reader of images or bags.
+        observation: The observed image or bag.
+        row: The data row, with the coordinates of a bag.
+
+    Returns:
+        A name for each unit, and their positions.
+    """
+    if isinstance(reader, ImageReader):
+        # Only Transformers read images.
+        assert isinstance(model, TransformerAdapter) and model.patches is not None
+        grid = model.patches.grid
+        image = reader.restore_image(observation.batch.inputs["pixel_values"][0])
+        scale = min(1.0, MAX_PICTURE_SIDE / max(image.size))
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        scale_x, scale_y = width / image.width, height / image.height
+        stream = io.BytesIO()
+        image.resize((width, height)).save(stream, format="PNG", optimize=True)
+        positions = [(x * scale_x, y * scale_y) for x, y in compute_patch_centres(grid)]
+        unit_map = UnitMap(
+            unit=model.unit,
+            input_name="image",
+            positions=tuple(positions),
+            cell=(grid.width * scale_x, grid.height * scale_y),
+            picture=base64.b64encode(stream.getvalue()).decode(),
+        )
+        return tuple(list_patch_names(grid)), unit_map
+    coordinates = [(float(x), float(y)) for x, y in row[COORDINATES_COLUMN]]
+    names = tuple(f"{model.unit} {index}" for index in range(len(coordinates)))
+    return names, UnitMap(unit=model.unit, input_name="bag", positions=tuple(coordinates))
+
+
 # --- Predictions and labels in words -------------------------------------------------------------
 
 
@@ -375,7 +431,7 @@ class Explainer:
 
     Attributes:
         model: The model.
-        tokenizer: The model's tokenizer.
+        tokenizer: The model's tokenizer, or its reader of images or bags.
         site: Site whose attention is displayed.
         attention_of: Description of the displayed attention, such as "the mean of all 72 heads".
         target: Class to explain; None for each text's predicted class.
@@ -385,7 +441,7 @@ class Explainer:
     """
 
     model: AttentionModelBase
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: PreTrainedTokenizerBase | InputReader
     site: Site
     attention_of: str = ""
     target: Any = None
@@ -406,27 +462,21 @@ class Explainer:
         observation = self.model.observe(batch).with_target(self.target)
         if self.model.lacks(AnswersFromPassage) is None:
             return self._explain_answer(observation, text, row)
-        second_text = row.get("text_pair")
-        if "chosen" in batch.inputs:
-            second_text = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
-        ids = batch.inputs["input_ids"][0].tolist()
-        units = list_unit_token_positions(batch)
-        tokens, glued = render_units(self.tokenizer, ids, units, (row["text"], second_text))
+        unit_map, glued, unknown_units = None, (), []
+        if isinstance(self.tokenizer, InputReader):
+            tokens, unit_map = locate_units(self.model, self.tokenizer, observation, row)
+        else:
+            tokens, glued, unknown_units = self._render_tokens(batch, row)
         prediction, probs = self.model.prediction, observation.probs
         predicted, probability = describe_prediction(prediction, probs, batch, self.tokenizer)
         label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._compute_map_scores(observation)
         scores |= self._compute_importances(observation)
-        is_content, unknown_id = batch.content_mask[0], self.tokenizer.unk_token_id
+        is_content = batch.content_mask[0]
         segments = []
         if batch.segments is not None:
             segments = batch.segments[0][is_content].tolist()
-        unknown_units = [
-            index
-            for index, unit in enumerate(units)
-            if all(ids[position] == unknown_id for position in unit)
-        ]
         return HighlightedText(
             example_id=batch.example_ids[0],
             tokens=tokens,
@@ -442,7 +492,31 @@ class Explainer:
             unknown=tuple(unknown_units),
             attention_of=self.attention_of,
             speaks_for=self._name_explained_class(observation),
+            unit_map=unit_map,
         )
+
+    def _render_tokens(
+        self, batch: Batch, row: Mapping[str, Any]
+    ) -> tuple[tuple[str, ...], tuple[int, ...], list[int]]:
+        """Render the units of a text as strings.
+
+        Returns:
+            The units, the indices of units that follow the previous one without a space, and the
+            indices of units that are not in the vocabulary.
+        """
+        second_text = row.get("text_pair")
+        if "chosen" in batch.inputs:
+            second_text = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
+        ids = batch.inputs["input_ids"][0].tolist()
+        units = list_unit_token_positions(batch)
+        tokens, glued = render_units(self.tokenizer, ids, units, (row["text"], second_text))
+        unknown_id = self.tokenizer.unk_token_id
+        unknown_units = [
+            index
+            for index, unit in enumerate(units)
+            if all(ids[position] == unknown_id for position in unit)
+        ]
+        return tokens, glued, unknown_units
 
     def _explain_answer(
         self, observation: Observation, text: Text, row: Mapping[str, Any]

@@ -35,6 +35,7 @@ from hf_attnprobe.documents.number_line import layout_number_line
 from hf_attnprobe.documents.templates import load_templates
 from hf_attnprobe.documents.token_shading import escape_invisible
 from hf_attnprobe.plots.chart import Chart, HeatMap
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
@@ -135,6 +136,7 @@ def _load_templates() -> Environment:
         "layout_number_line": layout_number_line,
         "describe_number_line": describe_number_line,
         "svg": _render_chart,
+        "svg_of_maps": _render_unit_maps,
     }
     templates = load_templates(
         "documents",
@@ -173,6 +175,15 @@ def _render_chart(chart: Chart | HeatMap) -> Markup:
 
     # ElementTree has escaped all texts in the drawing.
     return Markup(render_svg(chart))  # nosec B704
+
+
+def _render_unit_maps(text: HighlightedText) -> Markup:
+    """Render the maps of an image or a bag as an SVG element."""
+    # Matplotlib is slow to import, and most pages have no maps.
+    from hf_attnprobe.documents.svg import render_unit_maps
+
+    # ElementTree has escaped all texts in the drawing.
+    return Markup(render_unit_maps(text))  # nosec B704
 
 
 def _embed_json(data: object) -> Markup:

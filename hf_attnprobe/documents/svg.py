@@ -10,11 +10,13 @@ from html import escape
 
 import numpy as np
 from matplotlib.collections import Collection
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hf_attnprobe.documents.token_shading import escape_invisible
+from hf_attnprobe.documents.token_shading import MAP_TITLES, describe_unit_maps, escape_invisible
 from hf_attnprobe.plots import matplotlib_backend
 from hf_attnprobe.plots.chart import Chart, HeatMap, format_label, is_drawable
+from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 
 CSS_COLOURS = {
@@ -96,6 +98,7 @@ def render_svg(chart: Chart | HeatMap) -> str:
         chart: the chart.
     """
     key = re.sub(r"[^\w-]", "-", chart.key)
+    kind = chart.kind if isinstance(chart, Chart) else "map"
     # Matplotlib warns about characters that its font lacks, but browsers can display them.
     with warnings.catch_warnings(action="ignore"):
         ax = matplotlib_backend.draw(chart)
@@ -108,18 +111,43 @@ def render_svg(chart: Chart | HeatMap) -> str:
         artists: list[Line2D | Collection] = [*ax.lines, *ax.collections]
         for artist in artists:
             artist.set_rasterized(_count_marks(artist) > MAX_VECTOR_POINTS)
-        svg = matplotlib_backend.render_figure(figure, "svg", salt=key).decode()
+        return _convert_figure(figure, key, kind, chart.title, _describe_chart(chart))
+
+
+def render_unit_maps(text: HighlightedText) -> str:
+    """Render the maps of an image's patches, or of a bag's instances, as an SVG element for a page.
+
+    Args:
+        text: an image or a bag with positions.
+    """
+    key = text.name.lower().replace(" ", "-")
+    with warnings.catch_warnings(action="ignore"):
+        figure = matplotlib_backend.draw_unit_maps(text, MAP_TITLES)
+        figure.patch.set_visible(False)
+        return _convert_figure(figure, key, "unit-map", text.name, describe_unit_maps(text))
+
+
+def _convert_figure(figure: Figure, key: str, kind: str, title: str, description: str) -> str:
+    """Convert a figure to an SVG element with the fonts and colours of the page.
+
+    Args:
+        figure: the figure.
+        key: name of the figure, which is unique on the page.
+        kind: CSS class of the figure.
+        title: title for screen readers.
+        description: description for screen readers.
+    """
+    svg = matplotlib_backend.render_figure(figure, "svg", salt=key).decode()
     svg = SVG_TAG.sub(_adapt_tag, REDUNDANT_SVG_PARTS.sub("", svg))
     # Screen readers read the title and the description, which the attributes refer to by id.
-    kind = chart.kind if isinstance(chart, Chart) else "map"
     attributes = f' class="chart {kind}" \\1 role="img" aria-labelledby="{key}-title {key}-desc">'
-    description = (
-        f'<title id="{key}-title">{escape(chart.title)}</title>'
-        f'<desc id="{key}-desc">{escape(_describe_chart(chart))}</desc>'
+    hidden_text = (
+        f'<title id="{key}-title">{escape(title)}</title>'
+        f'<desc id="{key}-desc">{escape(description)}</desc>'
     )
     svg = ROOT_ATTRIBUTES.sub(attributes, svg, count=1)
     opening_tag, _, body = svg.partition(">")
-    return escape_invisible(f"{opening_tag}>{description}{body}")
+    return escape_invisible(f"{opening_tag}>{hidden_text}{body}")
 
 
 def _adapt_tag(match: re.Match[str]) -> str:

@@ -12,6 +12,7 @@ from hf_attnprobe.plots.highlighted_text import (
     HighlightedText,
     strip_chat_markers,
 )
+from hf_attnprobe.statistics.wording import form_plural
 
 
 RANKING_TITLES = {
@@ -37,6 +38,9 @@ RANKING_MEANINGS = {
 ``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced
 by "prediction" or "answer".
 """
+
+MAP_TITLES = {"attention": "attention", "leave_one_out": "effect of leaving out"}
+"""Maps each ranking that a map of patches or instances displays to its title."""
 
 N_VISIBLE_RANKINGS = 2
 """Number of rankings per text that a page displays at first. Readers click to see the others."""
@@ -67,6 +71,9 @@ MAX_PAGE_TOKENS = 600
 
 The first text is displayed even if it is longer.
 """
+
+MAP_LENGTH = 60
+"""Number of tokens that a map of patches or instances counts for :data:`MAX_PAGE_TOKENS`."""
 
 MAX_MENTIONED_SHARE = 0.99
 """A report mentions the share of attention on the displayed tokens if it is below this limit."""
@@ -111,6 +118,8 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     attention_notes = "; ".join(describe_attention_share(text))
     aside = f" ({attention_notes})" if attention_notes else ""
     items: list[InlineText] = [(f"attention{aside}: ", *_mark_weights(text))]
+    if text.unit_map is not None:
+        items = [(f"attention{aside}, largest: ", *_list_largest(text, "attention"))]
     for name in SIGNED_RANKINGS:
         if name in text.scores:
             items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest(text, name)))
@@ -150,17 +159,21 @@ def describe_attention_share(text: HighlightedText) -> list[str]:
     notes = [text.attention_of] if text.attention_of else []
     share = sum(text.scores["attention"])
     if share < MAX_MENTIONED_SHARE:
-        notes.append(f"{share:.0%} of it on these {text.unit or 'word'}s")
+        units = f"{text.unit or 'word'}s"
+        if text.unit_map is not None:
+            units = form_plural(text.unit_map.unit)
+        notes.append(f"{share:.0%} of it on these {units}")
     return notes
 
 
 def _list_largest(text: HighlightedText, name: str) -> list[str]:
     """List the tokens with the largest absolute scores, each with its score."""
     scores = text.scores[name]
+    sign = "+" if name in SIGNED_RANKINGS else ""
     order = sorted(range(len(scores)), key=lambda k: -abs(scores[k]))
     parts = []
     for k in order[:N_PRINTED_TOKENS]:
-        parts.append([UserText(text.tokens[k]), f" ({scores[k]:+.2g})"])
+        parts.append([UserText(text.tokens[k]), f" ({scores[k]:{sign}.2g})"])
     return _join_parts(parts, ", ")
 
 
@@ -200,6 +213,26 @@ def _join_parts(parts: Sequence[Sequence[str]], separator: str) -> list[str]:
     return spans
 
 
+def describe_unit_maps(text: HighlightedText) -> str:
+    """Describe the maps of an image or a bag in words, for readers who cannot see them.
+
+    Args:
+        text: an image or a bag with positions.
+    """
+    unit_map = text.unit_map
+    if unit_map is None:
+        raise TypeError(f"{text.name} has no positions, so it has no maps")
+    sentences = []
+    if unit_map.picture:
+        sentences.append(f"The {unit_map.input_name}, followed by maps of its scores.")
+    n_units = f"{len(text.tokens):,} {form_plural(unit_map.unit)}"
+    for name, title in MAP_TITLES.items():
+        if name in text.scores:
+            largest = "".join(map(str, _list_largest(text, name)))
+            sentences.append(f"Map of the {title} of {n_units}, the largest: {largest}.")
+    return " ".join(sentences)
+
+
 # --- pages ----------------------------------------------------------------------------
 
 
@@ -234,7 +267,7 @@ def select_fitting_texts(texts: Sequence[HighlightedText]) -> list[HighlightedTe
     fitting_texts = []
     n_tokens = 0
     for k, text in enumerate(texts):
-        n_tokens += len(text.tokens)
+        n_tokens += len(text.tokens) if text.unit_map is None else MAP_LENGTH
         if k == 0 or n_tokens <= MAX_PAGE_TOKENS:
             fitting_texts.append(text)
     return fitting_texts

@@ -44,6 +44,7 @@ from hf_attnprobe.inference.model_inputs import align_model_inputs, check_needs_
 
 if TYPE_CHECKING:
     import datasets
+    from PIL import Image
 
 
 logger = logging.getLogger(__name__)
@@ -755,6 +756,32 @@ class ImageReader(InputReader):
                 f"{' '.join(str(error).split())[:160]}. Correct the images, or provide a column "
                 "'pixel_values' with the output of the image processor."
             ) from error
+
+    def restore_image(self, pixels: Tensor) -> "Image.Image":
+        """Convert the pixels that a model reads to an image that people can look at.
+
+        If the image processor has normalised the pixels, this is undone. Otherwise, the smallest
+        value becomes black and the largest one white.
+
+        Args:
+            pixels: Pixels of one image, `[channels, height, width]`.
+
+        Returns:
+            An image in colour, or in grey if there are not three channels.
+        """
+        # Pillow is slow to import, and most models read no images.
+        from PIL import Image
+
+        values = pixels.detach().float().cpu()
+        mean, std = (getattr(self.processor, f"image_{name}", None) for name in ("mean", "std"))
+        if getattr(self.processor, "do_normalize", False) and mean and std:
+            values = values * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+        else:
+            values = (values - values.min()) / (values.max() - values.min()).clamp_min(1e-12)
+        levels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+        if len(levels) == 3:
+            return Image.fromarray(levels.permute(1, 2, 0).numpy())
+        return Image.fromarray(levels.float().mean(0).to(torch.uint8).numpy())
 
     def read(self, examples: "datasets.Dataset") -> Tensor:
         """Read the pixels of all images in a data set.

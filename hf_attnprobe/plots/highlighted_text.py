@@ -44,6 +44,25 @@ NEGLIGIBLE_SCORE = 1e-6
 
 
 @dataclass(frozen=True)
+class UnitMap:
+    """Positions of units in a plane: patches of an image, or instances of a bag with coordinates.
+
+    Attributes:
+        unit: name of one unit, such as "patch".
+        input_name: name of the input, "image" or "bag".
+        positions: centre of each unit: x, then y. The y axis points downwards, as in images.
+        cell: width and height of a unit, in the unit of the positions; None if they are unknown.
+        picture: the image as a PNG file in base64; empty without an image. Positions are in pixels.
+    """
+
+    unit: str
+    input_name: str
+    positions: tuple[tuple[float, float], ...] = field(repr=False)
+    cell: tuple[float, float] | None = None
+    picture: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
 class HighlightedText:
     """A text with its prediction and one score per unit for each ranking.
 
@@ -73,6 +92,7 @@ class HighlightedText:
         noise: for each unit of a prompt, the part of its leave-one-out score that may be due to
             later units moving up, in nats; NaN for units that were not checked. Empty if not
             measured.
+        unit_map: positions of the units, if the input is an image or a bag with coordinates.
 
     Raises:
         ValueError: If the number of scores differs from the number of units, or a position is out of
@@ -98,6 +118,7 @@ class HighlightedText:
     matters: tuple[int, ...] | None = None
     is_greedy: bool | None = None
     noise: tuple[float, ...] = ()
+    unit_map: UnitMap | None = None
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
@@ -105,8 +126,13 @@ class HighlightedText:
         has_valid_segments = len(self.segments) in (0, n_units)
         has_valid_surroundings = len(self.around) in (0, n_units + 1)
         has_valid_noise = len(self.noise) in (0, n_units)
+        has_valid_map = self.unit_map is None or len(self.unit_map.positions) == n_units
         has_valid_lengths = (
-            has_valid_scores and has_valid_segments and has_valid_surroundings and has_valid_noise
+            has_valid_scores
+            and has_valid_segments
+            and has_valid_surroundings
+            and has_valid_noise
+            and has_valid_map
         )
         positions = {*self.glued, *self.unknown, *(self.matters or ())}
         has_valid_positions = positions <= set(range(n_units))
@@ -118,7 +144,9 @@ class HighlightedText:
 
     @property
     def name(self) -> str:
-        """The text's name in reports, such as "Text 18" or "Prompt 18"."""
+        """The text's name in reports, such as "Text 18", "Prompt 18" or "Image 18"."""
+        if self.unit_map is not None:
+            return f"{self.unit_map.input_name.capitalize()} {self.example_id}"
         return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
 
     @property

@@ -11,6 +11,7 @@ For example::
 This module does not use pyplot or its global state, and equal charts give equal files.
 """
 
+import base64
 import io
 import logging
 import os
@@ -25,9 +26,11 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PatchCollection
 from matplotlib.colors import Normalize, TwoSlopeNorm
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
+from PIL import Image
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.terminal import escape_control_characters
@@ -42,11 +45,20 @@ from hf_attnprobe.plots.highlighted_text import (
     NEGLIGIBLE_SCORE,
     SIGNED_RANKINGS,
     HighlightedText,
+    UnitMap,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 
 
-__all__ = ["draw", "draw_by_key", "draw_text", "format_captions", "save_charts", "save_texts"]
+__all__ = [
+    "draw",
+    "draw_by_key",
+    "draw_text",
+    "draw_unit_maps",
+    "format_captions",
+    "save_charts",
+    "save_texts",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -774,6 +786,139 @@ def _list_shaded_words(
             yield word, position == 0 and k in text.glued, style
 
 
+# --- maps of patches and instances --------------------------------------------------------
+
+MAX_MAP_OPACITY = 0.8
+"""Opacity of the patch or instance with the largest score in a map."""
+
+MAP_BACKGROUND_OPACITY = 0.55
+"""Opacity of the greyscale image below a map of its patches."""
+
+MAX_VECTOR_INSTANCES = 1000
+"""A map with more instances is drawn as a bitmap, which keeps its file small."""
+
+INSTANCE_COLOUR = (0.47, 0.47, 0.47, 0.35)
+"""Colour of the outline of an instance, as red, green, blue and opacity."""
+
+
+def draw_unit_maps(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
+    """Draw the scores of an image's patches, or of a bag's instances, at their positions.
+
+    For an image, the first panel is the image itself, and the scores are drawn over a grey copy.
+
+    Args:
+        text: the image or bag with its scores and positions.
+        titles: titles of the rankings to draw, by their names in the scores. Rankings that the text
+            does not have are omitted.
+
+    Returns:
+        A figure with one panel for each ranking, side by side.
+    """
+    unit_map = text.unit_map
+    if unit_map is None:
+        raise TypeError(f"{text.name} has no positions. Draw it with draw_text.")
+    rankings = [name for name in titles if name in text.scores]
+    picture = _decode_picture(unit_map.picture)
+    n_panels = len(rankings) + (picture is not None)
+    with mpl.rc_context(STYLE | PLAIN_TEXT_STYLE):
+        figure = PaperFigure((PAGE_WIDTH, 1.0), layout="constrained")
+        panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
+        height = _set_limits(unit_map, panels, picture)
+        # Titles need about 0.5 inches above the panels.
+        figure.set_size_inches(PAGE_WIDTH, 0.5 + height * PAGE_WIDTH / max(n_panels, 2))
+        if picture is not None:
+            first_panel = panels.pop(0)
+            first_panel.imshow(picture, interpolation="none")
+            first_panel.set_title(unit_map.input_name)
+            grey = np.asarray(Image.fromarray(picture).convert("L"))
+        for ranking, panel in zip(rankings, panels, strict=True):
+            colours = _colour_scores(text.scores[ranking], is_signed=ranking in SIGNED_RANKINGS)
+            if picture is not None:
+                panel.imshow(
+                    grey, cmap="gray", vmin=0, vmax=255, alpha=MAP_BACKGROUND_OPACITY
+                ).set_interpolation("none")
+            _draw_units(unit_map, colours, panel)
+            panel.set_title(f"{titles[ranking]}\n{_describe_largest_score(text, ranking)}")
+    return figure
+
+
+def _decode_picture(picture: str) -> np.ndarray | None:
+    """Decode an image in base64 to an array ``[height, width, 3]``; None if it is empty."""
+    if not picture:
+        return None
+    with Image.open(io.BytesIO(base64.b64decode(picture))) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def _set_limits(unit_map: UnitMap, panels: Sequence[Axes], picture: np.ndarray | None) -> float:
+    """Set equal limits and hide the axes of all panels; return height divided by width."""
+    positions = np.asarray(unit_map.positions, dtype=np.float64)
+    if picture is not None:
+        # Matplotlib draws the first pixel around the position 0.
+        low, high = np.array([-0.5, -0.5]), np.array(picture.shape[1::-1]) - 0.5
+    else:
+        low, high = positions.min(0), positions.max(0)
+        margin = max(0.05 * float((high - low).max()), 1e-9)
+        low, high = low - margin, high + margin
+    for panel in panels:
+        panel.set_axis_off()
+        panel.set_aspect("equal")
+        panel.set_xlim(low[0], high[0])
+        panel.set_ylim(high[1], low[1])
+    width, height = high - low
+    return float(np.clip(height / width, 0.2, 2.0))
+
+
+def _colour_scores(scores: Sequence[float], *, is_signed: bool) -> np.ndarray:
+    """Return a colour for each score, ``[units, 4]``; the opacity is proportional to its size."""
+    values = np.array([score if is_drawable(score) else 0.0 for score in scores])
+    largest = np.abs(values).max(initial=0.0)
+    colours = np.zeros((len(values), 4))
+    colours[:, :3] = mpl.colors.to_rgb(ATTENTION_COLOUR)
+    if is_signed:
+        opposing, supporting = map(mpl.colors.to_rgb, SIGN_COLOURS)
+        colours[:, :3] = np.where(values[:, None] < 0, opposing, supporting)
+    if largest > NEGLIGIBLE_SCORE:
+        colours[:, 3] = MAX_MAP_OPACITY * np.abs(values) / largest
+    return colours
+
+
+def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
+    """Draw patches as coloured rectangles, and instances without a size as circles."""
+    positions = np.asarray(unit_map.positions, dtype=np.float64)
+    if unit_map.cell is None:
+        # The area, in square points, shrinks with the number of instances.
+        area = float(np.clip(9000 / len(positions), 2, 60))
+        circles = panel.scatter(
+            *positions.T, s=area, c=colours, edgecolors=[INSTANCE_COLOUR], linewidths=0.4
+        )
+        circles.set_rasterized(len(positions) > MAX_VECTOR_INSTANCES)
+        return
+    half_cell = np.array(unit_map.cell) / 2
+    # Matplotlib draws the first pixel around the position 0.
+    corners = positions - half_cell - 0.5
+    rectangles = [mpl.patches.Rectangle(tuple(corner), *unit_map.cell) for corner in corners]
+    # Without anti-aliasing, neighbouring rectangles have no visible gap.
+    collection = PatchCollection(rectangles, facecolors=colours, linewidths=0, antialiaseds=False)
+    collection.set_rasterized(len(rectangles) > MAX_VECTOR_INSTANCES)
+    panel.add_collection(collection, autolim=False)
+
+
+def _describe_largest_score(text: HighlightedText, ranking: str) -> str:
+    """Describe the colours of a map: its largest score and, if it has both signs, their meaning."""
+    drawable_scores = [score for score in text.scores[ranking] if is_drawable(score)]
+    largest = max(drawable_scores, key=abs, default=0.0)
+    if abs(largest) <= NEGLIGIBLE_SCORE:
+        return "all below 1e-6"
+    if ranking not in SIGNED_RANKINGS:
+        return f"strongest colour: {largest:.2g}"
+    meaning = "blue supports, red opposes" if min(drawable_scores) < 0 else "blue supports"
+    return f"strongest colour: {largest:+.2g}; {meaning}".replace("-", "−")
+
+
+# --- saved texts --------------------------------------------------------------------------
+
+
 def save_texts(
     texts: Iterable[HighlightedText],
     folder: str | os.PathLike,
@@ -781,6 +926,8 @@ def save_texts(
     formats: Sequence[str] = ("svg", "pdf"),
 ) -> list[Path]:
     """Save texts with shaded words as image files, such as ``text_18.svg``.
+
+    Images and bags with coordinates are drawn as maps, such as ``image_18.svg``.
 
     Args:
         texts: the texts.
@@ -797,7 +944,8 @@ def save_texts(
     paths = []
     with warnings.catch_warnings(record=True, action="always") as caught_warnings:
         for text in texts:
-            figure = draw_text(text, titles)
+            draw_scores = draw_text if text.unit_map is None else draw_unit_maps
+            figure = draw_scores(text, titles)
             name = text.name.lower().replace(" ", "_")
             for kind in formats:
                 content = render_figure(figure, kind, salt=name)

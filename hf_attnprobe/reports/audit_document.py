@@ -227,7 +227,8 @@ def describe_units(report: AuditResult) -> list[str]:
     columns = report.provenance.get("text_columns", "")
     if report.instance is not None:
         notes.append(
-            f"The column {columns} contains bags. The model attends to their {form_plural(report.instance)}."
+            f"The column {columns} contains {form_plural(report.input_name)}. The model attends to "
+            f"their {form_plural(report.instance)}."
         )
     elif columns not in ("", "text", "sentence"):
         notes.append(f"Columns that contain the texts: {columns}.")

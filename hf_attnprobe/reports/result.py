@@ -93,16 +93,25 @@ class AuditResult:
 
     @property
     def instance(self) -> str | None:
-        """Name of one instance, such as "patch", if the inputs are bags; None for texts."""
+        """Name of one instance, such as "patch", if the inputs are bags or images, else None."""
         return self.provenance.get("instance")
 
+    @property
+    def input_name(self) -> str:
+        """Name of one input that has instances: "bag" or "image"."""
+        return self.provenance.get("input", "bag")
+
     def rename_units(self, sentences: str) -> str:
-        """Replace words and texts in sentences by instances and bags, if the inputs are bags.
+        """Replace words and texts in sentences by the names of instances and inputs.
+
+        Sentences about texts are not changed.
 
         Args:
             sentences: prose of the report.
         """
-        return sentences if self.instance is None else rename_units(sentences, self.instance)
+        if self.instance is None:
+            return sentences
+        return rename_units(sentences, self.instance, self.input_name)
 
     @property
     def predicts(self) -> str:

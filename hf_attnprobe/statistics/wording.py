@@ -215,11 +215,11 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
 
 
 RENAMED_NOUNS = re.compile(
-    r"(?<![\w/.=-])(?P<article>[Aa] )?(?P<noun>(?:[Ww]ord|[Tt]oken|[Tt]ext)s?)(?![\w/=]|[.-]\w)"
+    r"(?<![\w/.=-])(?<!special )(?<!class )(?P<article>[Aa] )?(?P<noun>(?:[Ww]ord|[Tt]oken|[Tt]ext)s?)(?![\w/=]|[.-]\w)"
 )
 """Matches the nouns for units and inputs, with an indefinite article in front of a singular.
 
-Parts of paths, options, assignments and compound words do not match.
+Parts of paths, options, assignments and compound words do not match, and neither do special tokens.
 """
 
 
@@ -236,23 +236,26 @@ def form_plural(noun: str) -> str:
     return f"{noun}s"
 
 
-def rename_units(sentences: str, unit: str) -> str:
-    """Replace words and texts in sentences by instances and bags.
+def rename_units(sentences: str, unit: str, input_name: str = "bag") -> str:
+    """Replace words and texts in sentences by instances and bags, or by patches and images.
 
-    All sentences of reports are written for texts. For bags of instances, the name of an instance
-    replaces "word" and "token", and "bag" replaces "text".
+    All sentences of reports are written for texts. For other data, the name of an instance replaces
+    "word" and "token", and the name of the input replaces "text".
 
     Args:
         sentences: prose of a report.
         unit: name of one instance, such as "patch".
+        input_name: name of one input, "bag" or "image".
 
     >>> rename_units("A text has words. Each word is a token of --text-column.", "item")
     'A bag has items. Each item is an item of --text-column.'
+    >>> rename_units("A text has words and special tokens.", "patch", "image")
+    'An image has patches and special tokens.'
     """
 
     def replace_noun(match: re.Match[str]) -> str:
         article, noun = match["article"] or "", match["noun"]
-        new_noun = "bag" if noun.lower().startswith("text") else unit
+        new_noun = input_name if noun.lower().startswith("text") else unit
         if article:
             starts_with_vowel = new_noun[0] in "aeiou"
             article = f"{article[0]}n " if starts_with_vowel else article

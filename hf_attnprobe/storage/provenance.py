@@ -127,7 +127,8 @@ class Provenance(TypedDict, total=False):
         sharpness: Factor on the logits for the standard temperature.
         segment: The tested text in each pair; None for both texts.
         unit_of_number: Unit in which a regression model predicts.
-        instance: Name of one instance, such as "patch"; only if the inputs are bags.
+        instance: Name of one instance, such as "patch"; only if the inputs are bags or images.
+        input: Name of one input, "image"; only if the inputs are images.
         skipped_empty: Number of texts without tokens, which were skipped.
         truncated: Number of texts that were cut because they are too long for the model.
         truncated_tokens: Number of tokens of these texts before they were cut.
@@ -158,6 +159,7 @@ class Provenance(TypedDict, total=False):
     segment: str | None
     unit_of_number: str
     instance: str
+    input: str
     skipped_empty: int
     truncated: int
     truncated_tokens: int

@@ -67,9 +67,8 @@ def test_the_rows_hold_the_models_own_predictions(model, rows, pixels, tmp_path)
     assert own.predicted_class.tolist() == probs.argmax(-1).tolist()
     names = {0: "cat", 1: "dog", 2: "owl"}
     assert [names[int(label)] for label in own.label] == rows["label"]
-    left_out = report.provenance["left_out"]
-    assert "from which no token can be removed" in left_out["correlation"]
-    assert {"permutation", "uniform_attention", "adversarial"} <= set(report.provenance["tests"])
+    assert "left_out" not in report.provenance
+    assert {"exchange", "scale", "correlation", "adversarial"} <= set(report.provenance["tests"])
 
 
 class Processor:

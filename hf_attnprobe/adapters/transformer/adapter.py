@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from hf_attnprobe.adapters.deletion import (
     ErasureSettings,
     choose_padding_id,
+    compute_each_set_once,
     compute_erased_probs,
     find_word_units,
     sum_over_pieces,
@@ -36,12 +37,15 @@ from hf_attnprobe.adapters.transformer.attention_hooks import (
     find_visible_keys,
     unpack_heads,
 )
+from hf_attnprobe.adapters.transformer.image_patches import (
+    PatchRemover,
+    cut_patches,
+    paste_patches,
+)
 from hf_attnprobe.adapters.transformer.layout import (
-    Layout,
     choose_readout,
     compute_gradient_times_input,
     compute_row_weights,
-    count_patches,
     get_embeddings_module,
     needs_left_padding,
     run_with_zero_embeddings,
@@ -95,15 +99,12 @@ LEVELS = ("token", "word")
 """
 
 
-def build_masks(
-    model: PreTrainedModel, layout: Layout, inputs: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Build the masks of real tokens and special tokens for a batch.
+def build_masks(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Build the masks of real tokens and special tokens for a batch of texts.
 
     Args:
         model: The model.
-        layout: The model's layout.
-        inputs: Tokenizer output, or `pixel_values`.
+        inputs: Tokenizer output.
 
     Returns:
         Positions that may receive attention, and positions of special tokens; both are bool
@@ -112,13 +113,6 @@ def build_masks(
     Raises:
         AttnProbeError: If inputs are missing or do not suit the model.
     """
-    if layout.n_keys is not None:
-        # Special tokens such as [CLS] come before the patches of an image.
-        positions = torch.arange(layout.n_keys, device=model.device)
-        is_special = positions < layout.n_keys - count_patches(model.config)
-        n_images = len(inputs["pixel_values"])
-        is_special = is_special.expand(n_images, -1)
-        return torch.ones_like(is_special), is_special
     required = {"input_ids", "attention_mask", "special_tokens_mask"}
     missing = required - inputs.keys()
     if missing:
@@ -282,6 +276,10 @@ class TransformerAdapter(
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
+        self.patches: PatchRemover | None = None
+        if self.layout.n_keys is not None:
+            self.patches = PatchRemover(self)
+            self.unit, self.reads_images = "patch", True
         self.pads_left = needs_left_padding(model.config)
 
     @property
@@ -291,10 +289,16 @@ class TransformerAdapter(
 
     def lacks(self, capability: type, site: Site | None = None) -> str | None:
         """Return the reason why the model lacks a capability, or None; see `AttentionModelBase`."""
-        if capability is EditableInputs and self.layout.n_keys is not None:
-            return "the model reads images, from which no token can be removed"
-        if capability is ExchangeableUnits and self.layout.n_keys is not None:
-            return "the model reads images, in which no token can be exchanged"
+        if (
+            capability is EditableInputs
+            and self.patches is not None
+            and not self.patches.n_block_calls
+        ):
+            name = type(self.model).__name__
+            return (
+                "patches can be left out only of models whose layers are in an nn.ModuleList, and "
+                f"{name} has none"
+            )
         if capability in REASON_FIELDS:
             reason = getattr(self._head_support, REASON_FIELDS[capability])
             if reason is not None:
@@ -343,7 +347,10 @@ class TransformerAdapter(
             for name, value in inputs.items()
         }
         inputs = self.head.select_inputs(inputs, self._run)
-        mask, is_special = build_masks(self.model, self.layout, inputs)
+        if self.patches is None:
+            mask, is_special = build_masks(self.model, inputs)
+        else:
+            mask, is_special = self.patches.build_masks(len(inputs["pixel_values"]))
         units = find_unit_representatives(self.level, inputs, mask)
         positions = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~is_special & (units == positions)
@@ -544,6 +551,8 @@ class TransformerAdapter(
             return ""
         visible = observation.state.visible[0]
         row_weights = self._compute_row_weights(observation, "layer", visible)[0]
+        if self.patches is not None:
+            return self.patches.describe_readout(row_weights)
         if row_weights.count_nonzero() > 1:
             return "all tokens"
         is_first = row_weights.argmax() == batch.mask[0].long().argmax()
@@ -560,6 +569,10 @@ class TransformerAdapter(
             kind: Layer kind, see `Layer`.
             visible: Visible keys in the layer, bool `[batch, queries, keys]`.
         """
+        if self.patches is not None and self.readout is None:
+            readout_weights = self.patches.readout_weights
+            if readout_weights is not None:
+                return readout_weights.expand(len(visible), -1)
         reads = observation.batch.inputs.get("reads")
         if reads is None or self.readout is not None or kind == "encoder":
             mask = observation.batch.mask
@@ -665,9 +678,11 @@ class TransformerAdapter(
         """Compute the probabilities after erasing units; see `EditableInputs`.
 
         If no token would remain, not even a special token, the probabilities for the whole text
-        are returned.
+        are returned. From images, patches are left out, see `PatchRemover`.
         """
         self.require(EditableInputs)
+        if self.patches is not None:
+            return self._leave_out_patches(observation, erased, operator)
         inputs = self._collect_editable_inputs(observation)
         return compute_erased_probs(
             observation,
@@ -680,8 +695,39 @@ class TransformerAdapter(
             empty=observation.probs,
         )
 
+    def _leave_out_patches(
+        self, observation: Observation, left_out: Tensor, operator: str
+    ) -> Tensor:
+        """Compute the probabilities after leaving patches out, `[copies, batch, classes]`."""
+        assert self.patches is not None
+        patches, pixels = self.patches, observation.batch.inputs["pixel_values"]
+        if operator != "deletion":
+            raise AttnProbeError(
+                f"patches can only be left out of an image, got the erasure operator {operator!r}. "
+                "Use the operator 'deletion'."
+            )
+
+        def compute_probs(image: Tensor, sets: Tensor) -> Tensor:
+            probs = observation.probs[image]
+            # The output of a whole image is known.
+            is_edited = sets.any(1)
+            if is_edited.any():
+                images = image[is_edited]
+                scores = patches.compute_logits(
+                    pixels, images, sets[is_edited], self._edited_tokens_per_pass
+                )
+                new_probs = self.head.compute_probs(scores, {})
+                probs[is_edited] = new_probs.to(probs.dtype)
+            return probs
+
+        sets = (left_out & observation.batch.content_mask)[..., patches.n_special :]
+        return compute_each_set_once(observation, "left out patches", sets, compute_probs)
+
     def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
-        """Read the token ids of every explained unit; see `ExchangeableUnits`."""
+        """Read the token ids of every unit, or the pixels of every patch; see `ExchangeableUnits`."""
+        if self.patches is not None:
+            images = cut_patches(observation.batch.inputs["pixel_values"], self.patches.grid)
+            return [dict(enumerate(image, self.patches.n_special)) for image in images]
         return read_unit_token_ids(observation, observation.batch.inputs["units"])
 
     @torch.no_grad()
@@ -693,6 +739,8 @@ class TransformerAdapter(
     ) -> Tensor:
         """Compute the probabilities after replacing units; see `ExchangeableUnits`."""
         self.require(ExchangeableUnits)
+        if self.patches is not None:
+            return self._exchange_patches(observation, exchanged, replacements)
         inputs = self._collect_editable_inputs(observation)
         # Models without a limit, such as XLNet, report -1 or nothing.
         n_positions = getattr(self.model.config.get_text_config(), "max_position_embeddings", -1)
@@ -708,6 +756,35 @@ class TransformerAdapter(
             max_tokens=n_positions - RESERVED_POSITIONS if has_limit else None,
         )
 
+    def _exchange_patches(
+        self,
+        observation: Observation,
+        exchanged: Tensor,
+        replacements: Sequence[Mapping[int, Tensor]],
+    ) -> Tensor:
+        """Compute the probabilities after replacing patches, `[copies, batch, classes]`."""
+        assert self.patches is not None
+        grid, n_special = self.patches.grid, self.patches.n_special
+        pixels = observation.batch.inputs["pixel_values"]
+        new_patches = cut_patches(pixels, grid)
+        has_new = torch.zeros_like(observation.batch.content_mask)
+        for image, contents in enumerate(replacements):
+            for position, patch in contents.items():
+                new_patches[image, position - n_special] = patch
+                has_new[image, position] = True
+        n_copies, n_images = exchanged.shape[:2]
+        sets = (exchanged & has_new).flatten(0, 1)[:, n_special:]
+        image = torch.arange(n_images, device=pixels.device).repeat(n_copies)
+        probs = observation.probs[image]
+        # The output of an image without an exchanged patch is known.
+        edited_rows = sets.any(1).nonzero()[:, 0]
+        n_rows = max(1, self._edited_tokens_per_pass // observation.batch.mask.shape[1])
+        for rows in edited_rows.split(n_rows):
+            images = image[rows]
+            edited = paste_patches(pixels[images], new_patches[images], sets[rows], grid)
+            probs[rows] = self._compute_text_probs({"pixel_values": edited}).to(probs.dtype)
+        return probs.unflatten(0, (n_copies, n_images))
+
     def _collect_editable_inputs(self, observation: Observation) -> dict[str, Tensor]:
         """Return the batch's inputs, with everything that edited texts need."""
         inputs = dict(observation.batch.inputs)
@@ -717,16 +794,20 @@ class TransformerAdapter(
         return inputs
 
     @property
+    def _edited_tokens_per_pass(self) -> int:
+        """Largest number of tokens in one forward pass over edited texts or images."""
+        if self.model.device.type == "cpu":
+            return min(self.tokens_per_pass, MAX_DELETION_TOKENS_ON_CPU)
+        return self.tokens_per_pass
+
+    @property
     def _erasure_settings(self) -> ErasureSettings:
         """Model properties that are needed to edit texts."""
-        n_tokens = self.tokens_per_pass
-        if self.model.device.type == "cpu":
-            n_tokens = min(n_tokens, MAX_DELETION_TOKENS_ON_CPU)
         return ErasureSettings(
             pad_id=choose_padding_id(
                 [self.model.config.get_text_config().pad_token_id], self.n_embeddings
             ),
-            tokens_per_pass=n_tokens,
+            tokens_per_pass=self._edited_tokens_per_pass,
             mask_id=self.mask_id,
             pads_left=self.pads_left,
         )
@@ -738,6 +819,8 @@ class TransformerAdapter(
         full passes, they are disabled.
         """
         observation = self.observe(batch)
+        if self.patches is not None and self.patches.n_block_calls:
+            self.patches.check(batch.inputs["pixel_values"][:1])
         check_partial_replays(self, observation)
         native = _make_finite(self.compute_logits(batch.inputs))
         names, dtype = self.layer_names, self.model.dtype

@@ -196,19 +196,8 @@ def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
     Args:
         config: Model configuration.
     """
-    n_channels = _get_image_setting(config, "num_channels")
-    return (n_channels, *get_height_and_width(_get_image_setting(config, "image_size")))
-
-
-def count_patches(config: PreTrainedConfig) -> int:
-    """Return the number of patches into which a model divides an image.
-
-    Args:
-        config: Model configuration.
-    """
-    height, width = get_height_and_width(_get_image_setting(config, "image_size"))
-    patch_height, patch_width = get_height_and_width(_get_image_setting(config, "patch_size"))
-    return (height // patch_height) * (width // patch_width)
+    n_channels = get_image_setting(config, "num_channels")
+    return (n_channels, *get_height_and_width(get_image_setting(config, "image_size")))
 
 
 def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
@@ -221,6 +210,18 @@ def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
         return size, size
     height, width = size
     return height, width
+
+
+def get_image_setting(config: PreTrainedConfig, name: str) -> Any:
+    """Return a setting for images from a model configuration, or its default value.
+
+    Args:
+        config: Model configuration.
+        name: Name of the setting, a key in `DEFAULT_IMAGE_CONFIG`.
+    """
+    vision_config = getattr(config, "vision_config", config)
+    value = getattr(vision_config, name, None)
+    return DEFAULT_IMAGE_CONFIG[name] if value is None else value
 
 
 def get_embeddings_module(model: PreTrainedModel) -> nn.Module:
@@ -274,13 +275,6 @@ def _find_patch_embeddings(model: PreTrainedModel) -> nn.Module:
         if type(module).__name__.endswith("Embeddings"):
             return module
     return model
-
-
-def _get_image_setting(config: PreTrainedConfig, name: str) -> Any:
-    """Return a setting for images from a model configuration, or its default value."""
-    vision_config = getattr(config, "vision_config", config)
-    value = getattr(vision_config, name, None)
-    return DEFAULT_IMAGE_CONFIG[name] if value is None else value
 
 
 # --- Finding the layout by running an example ----------------------------------------------------
