@@ -67,6 +67,7 @@ RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
+    "map": "unit_map",
 }
 """Maps each ranking of a prompt's units to the statistic that contains its scores.
 
@@ -105,6 +106,8 @@ def select_example_texts(
     rows: Rows,
     examples: "datasets.Dataset",
     options: AuditOptions,
+    *,
+    alternative: str | None = None,
 ) -> tuple[HighlightedText, ...]:
     """Select example texts for a report, compute their scores, and save them.
 
@@ -118,6 +121,8 @@ def select_example_texts(
         rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the texts.
         options: Audit options.
+        alternative: Name of the ranking whose scores are displayed next to attention; None for no
+            other ranking.
 
     Returns:
         The examples; empty for images and bags, or if no site was tested.
@@ -132,6 +137,7 @@ def select_example_texts(
         site,
         attention_of=describe_attention(runner.adapter, site, rows),
         target=options.target,
+        alternative=alternative,
         has_importances=not LEAVE_ONE_OUT_TESTS.isdisjoint(runner.options),
     )
     prompts = load_scored_prompts(explainer, runner.texts, rows, examples)

@@ -117,6 +117,13 @@ class AuditOptions(Options):
         metavar="FOLDER",
         basic=False,
     )
+    map: str | None = option(
+        None,
+        "attention map of this model, from attnprobe fit-map: its file, or the folder or Hub id of the "
+        "model next to which it is stored. The report compares it with attention",
+        metavar="FOLDER",
+        basic=False,
+    )
     shown_texts: int = option(
         12,
         "number of example texts in the report (0 for none), with scores of their tokens. They "

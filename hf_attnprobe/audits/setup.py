@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_map import AttentionMap
 from hf_attnprobe.audits.audited_model import (
     AuditedModel,
     ModelLike,
@@ -43,6 +44,7 @@ from hf_attnprobe.audits.split_samples import (
     set_sharpness,
     set_unit_donors,
 )
+from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import (
     attach_scores,
     compute_score_fingerprint,
@@ -63,6 +65,7 @@ from hf_attnprobe.data.examples import (
 )
 from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
+from hf_attnprobe.faithfulness.rankings import FITTED_MAP_RANKING
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import collate, parse_bytes
@@ -85,6 +88,7 @@ from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
     AUDIT_FILE,
+    FITTED_MAP_KEY,
     PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
@@ -96,6 +100,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+MAP_TESTS = ("exchange", "scale", "erasure", "sources")
+"""Names of the tests that compare a fitted attention map with attention."""
 
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
@@ -139,6 +146,7 @@ class LoadedAudit:
             an ordinary audit.
         label_spread: Standard deviation of numeric labels; None for labels that are not numbers.
         share: Share index and share count; None to audit all texts.
+        attention_map: Fitted attention map of the model; None for no map.
     """
 
     request: AuditRequest
@@ -150,6 +158,7 @@ class LoadedAudit:
     user_scores: Any
     label_spread: float | None
     share: tuple[int, int] | None
+    attention_map: AttentionMap | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,7 @@ class SelectedAudit:
         examples: The selected examples. They include examples from other shares if a test needs the
             language model's answers to them.
         n_texts: Number of texts in the full audit.
+        map_ranking: Name of the ranking that belongs to the fitted attention map; empty without a map.
         is_warm_up: Whether only a few texts are selected, to estimate the duration.
     """
 
@@ -169,6 +179,7 @@ class SelectedAudit:
     identity: dict[str, Any]
     examples: "datasets.Dataset"
     n_texts: int
+    map_ranking: str = ""
     is_warm_up: bool = False
 
 
@@ -351,6 +362,10 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         unit=data.units if isinstance(data, Answers) else None,
     )
     _set_unit(audited_model, data)
+    attention_map = None
+    if options.map is not None:
+        attention_map = AttentionMap.from_pretrained(options.map)
+        attention_map.check_model(audited_model.adapter)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)
         if model_inputs:
@@ -372,6 +387,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         user_scores=user_scores,
         label_spread=label_spread,
         share=share,
+        attention_map=attention_map,
     )
 
 
@@ -480,6 +496,12 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
     identity = build_identity(audited_model, loaded.examples, loaded.data, options, selection)
     if loaded.user_scores is not None:
         identity["scores_fingerprint"] = compute_score_fingerprint(loaded.user_scores)
+    map_ranking = ""
+    if loaded.attention_map is not None:
+        map_ranking = _select_map_ranking(audited_model.adapter, loaded.attention_map, selection)
+        if map_ranking == FITTED_MAP_RANKING:
+            parts = loaded.attention_map.to_json()
+            identity["map_fingerprint"] = hash_json([parts["ranking"], parts["heads"]])
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)
@@ -494,7 +516,31 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         examples = share_examples
     if is_warm_up:
         examples = _limit_examples(examples, N_WARM_UP_PROMPTS if has_answers else N_WARM_UP_TEXTS)
-    return SelectedAudit(selection, identity, examples, n_texts, is_warm_up)
+    return SelectedAudit(selection, identity, examples, n_texts, map_ranking, is_warm_up)
+
+
+def _select_map_ranking(
+    adapter: AttentionModelBase, attention_map: AttentionMap, selection: AuditSelection
+) -> str:
+    """Return the name of the ranking that belongs to a fitted map, and let the tests measure it.
+
+    Raises:
+        AttnProbeError: If the audit does not test the attention as a whole, or runs no test that
+            compares rankings.
+    """
+    site, _ = choose_model_attention(adapter)
+    tested_sites = [(layer, head) for layer, head, _ in (*selection.heads, *selection.groups)]
+    if (site.layer, site.head) not in tested_sites:
+        raise AttnProbeError(
+            "--map concerns the attention of the whole model, but this audit only tests some heads. "
+            "Leave out --layers, --heads and --no-groups, or leave out --map."
+        )
+    if not set(MAP_TESTS) & set(selection.tests):
+        raise AttnProbeError(
+            f"--map needs one of the tests {', '.join(MAP_TESTS)}, which compare it with attention, got "
+            f"{', '.join(selection.tests)}. Add one of them to --tests, or leave out --map."
+        )
+    return attention_map.find_measured_ranking(adapter, site)
 
 
 def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
@@ -603,7 +649,10 @@ def encode_audit(
         identity=selected.identity,
         tokenized=tokenized,
         n_texts=selected.n_texts,
-        extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
+        extra_provenance={
+            **_build_extra_provenance(loaded, tokenized, split_examples),
+            **_describe_fitted_map(loaded, selected.map_ranking),
+        },
     )
 
 
@@ -723,6 +772,20 @@ def _build_extra_provenance(
     if loaded.share is not None:
         provenance["share"] = loaded.share
     return provenance
+
+
+def _describe_fitted_map(loaded: LoadedAudit, map_ranking: str) -> dict[str, dict[str, str]]:
+    """Return the provenance entry of the fitted attention map; empty without a map."""
+    attention_map = loaded.attention_map
+    if attention_map is None:
+        return {}
+    return {
+        FITTED_MAP_KEY: {
+            "ranking": map_ranking,
+            "description": attention_map.description,
+            "certificate": attention_map.certificate_text,
+        }
+    }
 
 
 def describe_audit_request(

@@ -25,6 +25,7 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_knockouts,
     measure_position_noise,
 )
+from hf_attnprobe.faithfulness.rankings import compute_importance
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
@@ -380,6 +381,8 @@ class Explainer:
         attention_of: Description of the displayed attention, such as "the mean of all 72 heads".
         target: Class to explain; None for each text's predicted class.
         has_importances: Whether leave-one-out and gradients are computed in addition to attention.
+        alternative: Name of the ranking whose scores are displayed next to attention, such as
+            "product"; None for no other ranking.
         compute_map: Function that computes the scores of an attention map, `[batch, keys]`, which are
             displayed as "map"; None for no map.
     """
@@ -390,6 +393,7 @@ class Explainer:
     attention_of: str = ""
     target: Any = None
     has_importances: bool = True
+    alternative: str | None = None
     compute_map: Callable[[Observation, Site], Tensor] | None = None
 
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
@@ -417,6 +421,10 @@ class Explainer:
         label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._compute_map_scores(observation)
+        if self.alternative is not None:
+            with torch.enable_grad():
+                values = compute_importance(observation, self.site, self.alternative)
+            scores[self.alternative] = values.detach()
         scores |= self._compute_importances(observation)
         is_content, unknown_id = batch.content_mask[0], self.tokenizer.unk_token_id
         segments = []

@@ -77,6 +77,7 @@ from hf_attnprobe.core.readings import TestReadings
 from hf_attnprobe.faithfulness.input_erasure import mark_top_units, predict_without_units
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.rankings import (
+    FITTED_MAP_RANKING,
     GROUP_RANKINGS,
     TEXT_RANKINGS,
     USER_SCORE_RANKINGS,
@@ -249,7 +250,7 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
     """
     has_all_attention = site.is_group or len(observation.model.sites()) == 1
     site_rankings = EVALUATED_GROUP_RANKINGS if has_all_attention else EVALUATED_HEAD_RANKINGS
-    candidates = (*site_rankings, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
+    candidates = (*site_rankings, FITTED_MAP_RANKING, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
     return tuple(name for name in candidates if is_ranking_available(observation, site, name))
 
 

@@ -17,6 +17,7 @@ from transformers import Pipeline, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from hf_attnprobe.adapters.wrappers import unwrap_module
+from hf_attnprobe.attention_map import AttentionMap
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.text_scores import Explainer, choose_model_attention
@@ -31,7 +32,6 @@ from hf_attnprobe.inference.answers import encode_answers, prepare_prompts, rest
 from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
-from hf_attnprobe.maps.attention_map import AttentionMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 

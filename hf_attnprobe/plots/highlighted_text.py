@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast", "map")
+SIGNED_RANKINGS = ("product", "gradient", "leave_one_out", "knockout", "contrast", "map")
 """Names of the rankings with positive and negative scores.
 
 A positive score supports the prediction, a negative score opposes it.
@@ -26,6 +26,9 @@ PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
 
 The number is the answer's log-probability with the passage minus the one without it, in nats.
 """
+
+UNSIGNED_ALTERNATIVES = ("last_layer", "rollout", "input_gradient")
+"""Names of the rankings without negative scores that a report may display next to attention."""
 
 AGREEMENT_REASON = "attention and leave-one-out agree most"
 """Reason for displaying the example text on which attention and leave-one-out agree most."""
@@ -171,16 +174,25 @@ class HighlightedText:
                 f"The answer depends{degree} on {self.unit} {most_important + 1} "
                 f"({_describe_loss(loss)} without it)"
             )
-        attended_unit = f"{self.unit} {most_attended + 1}"
-        if most_important == most_attended and not is_noise:
-            attended_unit = "it"
+        named_unit = None if is_noise else most_important
+        attended_unit = self._name_unit(most_attended, named_unit)
+        ranking_clause = f"attention ranks {attended_unit} first"
+        if "map" in self.scores:
+            first_in_map = _index_of_largest(self.scores["map"])
+            map_unit = self._name_unit(first_in_map, named_unit)
+            ranking_clause += f", and the fitted map ranks {map_unit} first"
+            if first_in_map == most_attended:
+                ranking_clause = f"attention and the fitted map rank {attended_unit} first"
         caveat = ""
         if self.is_greedy is False:
             caveat = " The model itself would give another answer."
         return (
-            f"{statement}; attention ranks {attended_unit} first.{self._opposing_summary}"
-            f"{self._margin_summary}{caveat}"
+            f"{statement}; {ranking_clause}.{self._opposing_summary}{self._margin_summary}{caveat}"
         )
+
+    def _name_unit(self, position: int, named_position: int | None) -> str:
+        """Name a unit, such as "sentence 3"; the unit that the sentence has named is "it"."""
+        return "it" if position == named_position else f"{self.unit} {position + 1}"
 
     @property
     def _opposing_summary(self) -> str:

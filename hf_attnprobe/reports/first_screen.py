@@ -20,7 +20,12 @@ from hf_attnprobe.documents.blocks import (
     Table,
     UserText,
 )
-from hf_attnprobe.reports.alternatives import recommend_alternative
+from hf_attnprobe.reports.alternatives import (
+    describe_fitted_map,
+    get_ranking_labels,
+    recommend_alternative,
+    recommend_fit_map,
+)
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
 from hf_attnprobe.reports.next_step import count_shares, has_stopped_early, recommend_next_step
 from hf_attnprobe.reports.result import AuditResult
@@ -32,7 +37,7 @@ from hf_attnprobe.reports.verdict import (
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
-from hf_attnprobe.statistics.questions import ALL_QUESTIONS, COMPARED_RANKINGS
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.scale import compute_faithfulness
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
@@ -95,6 +100,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     if not has_too_few_texts:
         sentences |= _describe_effects(report)
     sentences |= {
+        "fitted map": describe_fitted_map(report),
         "heads": describe_important_heads(report),
         "time": _describe_time_limit(report),
         "texts": " ".join(
@@ -149,7 +155,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     advice = recommend_next_step(report)
     if isinstance(advice, CodeBlock):
         return NextStep("Run this command:", advice.text)
-    return NextStep(advice) if advice else None
+    return NextStep(advice) if advice else recommend_fit_map(report)
 
 
 def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
@@ -624,9 +630,8 @@ def build_rankings_table(report: AuditResult) -> Table | None:
     if evidence is None:
         return None
     explained = evidence.explained_evidence
-    ranking_names = {"attention": "attention", **COMPARED_RANKINGS}
     scores = {}
-    for key, ranking_name in ranking_names.items():
+    for key, ranking_name in get_ranking_labels(report).items():
         score = compute_faithfulness(explained.texts, key, explained.parts).score
         if (score.n or 0) >= MIN_DISPLAYED_TEXTS:
             scores[ranking_name] = score

@@ -44,7 +44,7 @@ CLASS_STATISTICS = ("predicted_class", "label")
 The statistics ``label@NAME`` of models with several labels belong to them too. A negative number means
 that there is no class.
 """
-UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
+UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters", "unit_map")
 """Statistics of a single unit of a passage, such as a sentence.
 
 The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the first unit. Reports do not
