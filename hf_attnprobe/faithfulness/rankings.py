@@ -33,6 +33,7 @@ from torch import Tensor
 from hf_attnprobe.faithfulness.correlation import rank_by_leave_one_out, rank_with_ties
 from hf_attnprobe.functional import explanations
 from hf_attnprobe.functional.intervention import draw_permutation
+from hf_attnprobe.functional.rank import top_overlap
 from hf_attnprobe.protocol import (
     ALL,
     HEAD_SET,
@@ -560,7 +561,7 @@ def supports_ranking(model: AttentionModelBase, site: Site, name: str) -> bool:
         name: Ranking name.
     """
     if name == FITTED_MAP_RANKING:
-        return model.compute_fitted_map is not None and _is_whole_model(model, site)
+        return model.compute_fitted_map is not None and is_whole_model(model, site)
     if name in HEAD_MAPS:
         return not site.is_group and HEAD_MAPS[name].is_available(model, site)
     if name in GROUP_RANKINGS:
@@ -569,8 +570,13 @@ def supports_ranking(model: AttentionModelBase, site: Site, name: str) -> bool:
     return capability is None or model.lacks(capability, site) is None
 
 
-def _is_whole_model(model: AttentionModelBase, site: Site) -> bool:
-    """Return whether a site is the model's whole attention: its only head, or all heads."""
+def is_whole_model(model: AttentionModelBase, site: Site) -> bool:
+    """Return whether a site is the model's whole attention: its only head, or all heads.
+
+    Args:
+        model: Model whose attention is tested.
+        site: Head or head group.
+    """
     return site.layer == site.head == ALL or len(model.sites()) == 1
 
 
@@ -788,6 +794,27 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
         return rank_with_ties(values, content)
     largest_value = values.abs().masked_fill(~content, 0).amax(-1, True)
     return rank_with_ties(values, content, largest_value)
+
+
+def measure_top_places(ranks: Tensor, content: Tensor) -> dict[str, Tensor]:
+    """Measure whether a ranking puts the first or the last unit of each text first.
+
+    Args:
+        ranks: Unit ranks ``[batch, keys]``, larger for more important units.
+        content: Boolean unit mask ``[batch, keys]``.
+
+    Returns:
+        For "first" and "last", 1 if the unit at this position has the largest rank, and 0 otherwise,
+        ``[batch]``. Units that share the largest rank share the 1. NaN in texts with a single unit.
+    """
+    positions = torch.arange(ranks.shape[-1], dtype=torch.float64, device=ranks.device)
+    positions = positions.expand_as(ranks)
+    is_too_short = content.sum(-1) < 2
+    places = {"first": -positions, "last": positions}
+    return {
+        name: top_overlap(ranks, order, content, 1).masked_fill(is_too_short, torch.nan)
+        for name, order in places.items()
+    }
 
 
 REMOVAL_STEPS_PER_PASS = 8

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_attnprobe.documents.blocks import NextStep
+from hf_attnprobe.reports.number_tables import CHANCE_SCORES_KEY, SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.questions import COMPARED_RANKINGS
-from hf_attnprobe.statistics.scale import compute_faithfulness
 from hf_attnprobe.statistics.verdicts import choose_question_set, conclude, index_by_rule
 from hf_attnprobe.storage.provenance import (
     FITTED_MAP_KEY,
@@ -82,11 +82,8 @@ def measure_ranking(report: AuditResult, name: str) -> MeasuredRanking | None:
     Returns:
         The ranking; None if fewer than two parts of its faithfulness were measured.
     """
-    if report.evidence is None:
-        return None
-    explained = report.evidence.explained_evidence
-    score = compute_faithfulness(explained.texts, name, explained.parts).score
-    if not score.n:
+    score = report.ranking_faithfulness.get(name)
+    if score is None:
         return None
     return MeasuredRanking(name, get_ranking_labels(report)[name], score)
 
@@ -119,10 +116,59 @@ def get_ranking_labels(report: AuditResult) -> dict[str, str]:
         report: Result of an audit.
     """
     labels = {"attention": "attention", **COMPARED_RANKINGS}
+    if SCORES_FINGERPRINT_KEY in report.provenance:
+        labels[CHANCE_SCORES_KEY] = "the same scores at random"
     fitted_map = report.provenance.get(FITTED_MAP_KEY)
     if fitted_map is not None:
         labels[fitted_map["ranking"]] = f"fitted map: {fitted_map['description']}"
     return labels
+
+
+def measure_all_rankings(report: AuditResult) -> list[MeasuredRanking]:
+    """Measure the faithfulness of attention and of all rankings that were compared with it.
+
+    Args:
+        report: Result of an audit, with rows.
+
+    Returns:
+        The rankings with enough texts for a number, the best one first.
+    """
+    rankings = [measure_ranking(report, name) for name in get_ranking_labels(report)]
+    measured_rankings = [
+        ranking
+        for ranking in rankings
+        if ranking is not None and (ranking.faithfulness.n or 0) >= MIN_DISPLAYED_TEXTS
+    ]
+    return sorted(measured_rankings, key=lambda ranking: -ranking.faithfulness.value)
+
+
+def describe_user_scores(report: AuditResult) -> str:
+    """Describe the faithfulness of user-provided scores, next to chance and attention.
+
+    Args:
+        report: Result of an audit, with rows.
+
+    Returns:
+        A sentence; empty if the audit evaluates no scores.
+    """
+    if SCORES_FINGERPRINT_KEY not in report.provenance:
+        return ""
+    by_name = {ranking.name: ranking.faithfulness for ranking in measure_all_rankings(report)}
+    if "given" not in by_name:
+        tests = "sources" if report.words.kind == "answer" else "exchange or scale, and erasure"
+        return (
+            f"The faithfulness of the scores was not measured. It needs the tests {tests}, and "
+            f"{MIN_DISPLAYED_TEXTS} texts."
+        )
+    comparisons = [
+        f"{label} {by_name[name].interval_text}"
+        for name, label in (("attention", "attention"), (CHANCE_SCORES_KEY, "the same at random"))
+        if name in by_name
+    ]
+    return (
+        f"The user-provided scores have faithfulness {by_name['given'].interval_text} "
+        f"({', '.join(comparisons)})."
+    )
 
 
 def choose_displayed_ranking(report: AuditResult) -> str | None:
