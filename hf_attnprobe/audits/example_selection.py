@@ -19,6 +19,7 @@ from hf_attnprobe.audits.runner import AuditRunner
 from hf_attnprobe.audits.text_scores import Explainer, describe_head_mean
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.plots.highlighted_text import (
     AGREEMENT_REASON,
@@ -140,7 +141,10 @@ def select_example_texts(
         alternative=alternative,
         has_importances=not LEAVE_ONE_OUT_TESTS.isdisjoint(runner.options),
     )
-    prompts = load_scored_prompts(explainer, runner.texts, rows, examples)
+    knockout_options = runner.options.get("knockout", Knockout())
+    assert isinstance(knockout_options, Knockout)
+    least_effect = max(knockout_options.least_effect, runner.adapter.noise_floor)
+    prompts = load_scored_prompts(explainer, runner.texts, rows, examples, least_effect)
     reasons = choose_example_ids(rows, options.shown_texts)
     if prompts:
         example_texts = [
@@ -170,6 +174,7 @@ def load_scored_prompts(
     texts: Sequence[Text],
     rows: Rows,
     examples: "datasets.Dataset",
+    least_effect: float,
 ) -> dict[int, HighlightedText]:
     """Load the unit scores of all prompts from an audit's rows.
 
@@ -178,6 +183,7 @@ def load_scored_prompts(
         texts: Prompts and answers as tokens.
         rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the prompts.
+        least_effect: Smallest loss, in nats, that counts as more than noise.
 
     Returns:
         Up to :data:`MAX_SAVED_PROMPTS` prompts with their scores, by id; empty if the rows contain no
@@ -206,12 +212,16 @@ def load_scored_prompts(
                 explainer.describe_answer(text, example_by_id[example_id]),
                 unit_values.loc[example_id],
                 prompt_values.loc[example_id],
+                least_effect,
             )
     return prompts
 
 
 def _add_unit_scores(
-    prompt: HighlightedText, unit_values: pd.Series, prompt_values: pd.Series
+    prompt: HighlightedText,
+    unit_values: pd.Series,
+    prompt_values: pd.Series,
+    least_effect: float,
 ) -> HighlightedText:
     """Add unit scores and other numbers to a prompt.
 
@@ -219,6 +229,7 @@ def _add_unit_scores(
         prompt: The prompt in words.
         unit_values: Values for single units, by names such as "unit_loss@3" for the fourth unit.
         prompt_values: Values for the whole prompt, by statistic name.
+        least_effect: Smallest loss, in nats, that counts as more than noise.
 
     Returns:
         The prompt with its scores.
@@ -242,6 +253,7 @@ def _add_unit_scores(
             if description
         },
         is_greedy=bool(prompt_values["answer_is_greedy"] == 1),
+        least_effect=least_effect if has_flags else None,
     )
 
 

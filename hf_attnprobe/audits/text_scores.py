@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.audits.split_samples import measure_noise_floor
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
     RENORMALISED_KNOCKOUT,
@@ -466,6 +467,7 @@ class Explainer:
         }
         units_that_matter = None
         noise: tuple[float, ...] = ()
+        least_effect = None
         if self._can_compute(EditableInputs):
             knockout_losses, _ = measure_knockouts(observation, self.site, RENORMALISED_KNOCKOUT)
             scores["knockout"] = knockout_losses[0]
@@ -474,7 +476,7 @@ class Explainer:
             if not contrast.isnan().any():
                 scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
-                least_effect = Knockout().least_effect
+                least_effect = max(Knockout().least_effect, measure_noise_floor(observation))
                 matters = find_units_that_matter(observation, least_effect)[0][is_unit]
                 units_that_matter = tuple(matters.nonzero()[:, 0].tolist())
                 position_noise = measure_position_noise(observation, least_effect)[0]
@@ -490,6 +492,7 @@ class Explainer:
             matters=units_that_matter,
             is_greedy=bool(model.is_greedy(observation)[0]),
             noise=noise,
+            least_effect=least_effect,
         )
 
     def describe_answer(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:

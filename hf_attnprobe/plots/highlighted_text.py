@@ -76,6 +76,8 @@ class HighlightedText:
         noise: for each unit of a prompt, the part of its leave-one-out score that may be due to
             later units moving up, in nats; NaN for units that were not checked. Empty if not
             measured.
+        least_effect: smallest leave-one-out score, in nats, that counts as more than noise; None if
+            not measured.
 
     Raises:
         ValueError: If the number of scores differs from the number of units, or a position is out of
@@ -101,6 +103,7 @@ class HighlightedText:
     matters: tuple[int, ...] | None = None
     is_greedy: bool | None = None
     noise: tuple[float, ...] = ()
+    least_effect: float | None = None
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
@@ -168,6 +171,11 @@ class HighlightedText:
         is_noise = loss <= 0 or (self.matters is not None and most_important not in self.matters)
         if is_noise:
             statement = f"No single {self.unit} supports the answer more than noise"
+        elif loss < MIN_SOURCE_LOSS:
+            statement = (
+                f"The answer rests on no single {self.unit} (without {self.unit} {most_important + 1}, "
+                f"it is {_describe_loss(loss)})"
+            )
         else:
             degree = "" if loss >= HALVING_LOSS else " slightly"
             statement = (
@@ -266,6 +274,8 @@ class HighlightedText:
             lines.append(f"{row}  {token}")
         if self.matters is not None:
             legend = f"nats that the answer loses without the {self.unit}; * more than noise"
+            if self.least_effect is not None:
+                legend += f", at least {self.least_effect:.2f}"
             if has_missing_scores:
                 legend += f"; {MISSING_SCORE_TEXT} not measured"
             lines.append(legend)
@@ -305,6 +315,12 @@ def strip_chat_markers(text: str) -> str:
     return CHAT_TEMPLATE_MARKERS.sub("", text).strip()
 
 
+MIN_SOURCE_LOSS = 0.5
+"""Smallest decrease of log-probability, in nats, at which an answer rests on a single unit.
+
+With planted prompts and SmolLM2-135M, the unit with the largest loss was the planted one in 94 of 94
+prompts with a loss of at least 1 nat, in 7 of 9 with 0.5 to 1, and in 7 of 17 with less than 0.5.
+"""
 HALVING_LOSS = math.log(2)
 """Decrease of log-probability, in nats, that makes an answer half as likely."""
 

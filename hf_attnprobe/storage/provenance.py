@@ -131,6 +131,8 @@ class Provenance(TypedDict, total=False):
         text_columns: Names of the data set columns that contain the texts.
         dtype: Number format for the computation, such as "float32".
         sharpness: Factor on the logits for the standard temperature.
+        noise_floor: Largest difference between losses of an answer, in nats, that rounding alone
+            causes; only for language models in half precision.
         segment: The tested text in each pair; None for both texts.
         unit_of_number: Unit in which a regression model predicts.
         instance: Name of one instance, such as "patch"; only if the inputs are bags.
@@ -162,6 +164,7 @@ class Provenance(TypedDict, total=False):
     text_columns: str | None
     dtype: str
     sharpness: float
+    noise_floor: float
     segment: str | None
     unit_of_number: str
     instance: str
