@@ -40,6 +40,7 @@ from hf_attnprobe.audits.site_selection import (
 from hf_attnprobe.audits.split_samples import (
     is_needed,
     set_donors,
+    set_noise_floor,
     set_reference,
     set_sharpness,
     set_unit_donors,
@@ -121,6 +122,8 @@ class AuditRequest:
         options: Audit options.
         tokenizer: Tokenizer for a model that is passed as an object.
         scores: Scores from another explainer, to be evaluated; None in an ordinary audit.
+        leaves_out_unsupported: Whether requested tests that the model does not support are left out,
+            instead of raising an error.
     """
 
     model: ModelLike
@@ -129,6 +132,7 @@ class AuditRequest:
     options: AuditOptions = AuditOptions()
     tokenizer: PreTrainedTokenizerBase | None = None
     scores: Any = None
+    leaves_out_unsupported: bool = False
 
 
 @dataclass(frozen=True)
@@ -374,8 +378,9 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     max_batch_size = adapter.max_batch_size or options.batch_size
     max_batch_size *= adapter.n_parallel_batches
     options = replace(options, batch_size=min(options.batch_size, max_batch_size))
-    # User scores are compared with the model's overall attention, not with single heads.
-    if request.scores is not None and len(adapter.sites()) > 1:
+    # User scores are compared with the model's overall attention, unless heads are named.
+    names_heads = options.heads is not None or options.layers is not None
+    if request.scores is not None and len(adapter.sites()) > 1 and not names_heads:
         options = replace(options, single_heads=False)
     return LoadedAudit(
         request=replace(request, model=model),
@@ -489,7 +494,11 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         audited_model.tokenizer.is_fast or reads_instances
     )
     selection = select_tests_and_sites(
-        audited_model.adapter, loaded.requested_tests, has_usable_rationales, options
+        audited_model.adapter,
+        loaded.requested_tests,
+        has_usable_rationales,
+        options,
+        leaves_out_unsupported=loaded.request.leaves_out_unsupported,
     )
     for test, reason in selection.left_out.items():
         logger.warning("the test %s is left out: %s", test, reason)
@@ -638,6 +647,8 @@ def encode_audit(
     with limit_threads(adapter.model):
         set_reference(adapter, tokenizer, split_examples, selection.tests)
         set_sharpness(adapter, tokenizer, split_examples)
+        if "knockout" in selection.tests:
+            set_noise_floor(adapter, tokenizer, split_examples)
         set_donors(audited_model, split_examples, selection, options.seed)
         set_unit_donors(audited_model, split_examples, selection, options.seed)
     return PreparedAudit(
@@ -753,6 +764,7 @@ def _build_extra_provenance(
         "skipped_empty": tokenized.n_empty,
         **_count_truncated(tokenized),
         "sharpness": adapter.sharpness,
+        **({"noise_floor": adapter.noise_floor} if adapter.noise_floor else {}),
         "unknown_tokens": compute_unknown_share(tokenized.texts, audited_model.tokenizer),
     }
     is_scaled_by_labels = (
