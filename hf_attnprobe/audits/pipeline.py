@@ -313,7 +313,7 @@ def build_report(
         audit: The prepared audit.
         runner: The test runner, which has finished.
         provenance: The report's provenance.
-        options: Audit options, which decide whether the pruning curve and examples are computed.
+        options: Audit options, which decide whether pairs of heads and examples are computed.
 
     Returns:
         The report.
@@ -333,7 +333,6 @@ def build_report(
         seed=runner.seed,
         example_ids=example_ids,
         provenance=provenance,
-        prune=runner.compute_prune_curve(rows) if options.prune else None,
         head_pairs=runner.compute_head_pairs(rows) if options.prune else None,
         notes=[
             *([] if question is None else [f"Labels: {question}"]),

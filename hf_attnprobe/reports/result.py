@@ -12,7 +12,6 @@ from typing import Any
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_fields, parse_plain
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.verdict import (
     MAIN_QUESTION,
@@ -56,7 +55,6 @@ class AuditResult:
         statistics: statistics over all texts and by predicted class.
         provenance: settings, versions and fingerprints.
         examples: example texts with token scores, stored in ``texts.json``.
-        prune: accuracy after several heads are zero-ablated together; None if not measured.
         head_pairs: heads that only work together or replace each other; None if not measured.
         comparisons: paired tests that compare rankings.
         findings: the answer to every question.
@@ -75,7 +73,6 @@ class AuditResult:
     statistics: tuple[Statistic, ...]
     provenance: dict
     examples: tuple[HighlightedText, ...] = ()
-    prune: PruneCurve | None = None
     head_pairs: HeadPairs | None = None
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -306,7 +303,6 @@ def convert_extras_to_json(report: AuditResult) -> dict:
         report: the audit's result.
     """
     return {
-        "prune": convert_to_plain(report.prune),
         "head_pairs": convert_to_plain(report.head_pairs),
         "example_ids": list(report.example_ids),
     }
