@@ -74,7 +74,7 @@ from hf_attnprobe.faithfulness.scale import (
     LOSS_TOLERANCE,
     compare_with_effects,
     list_rankings,
-    measure_decisive_places,
+    measure_decisive_positions,
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
@@ -110,7 +110,7 @@ READINGS: TestReadings = {
     "exchange_mass_by_chance": (
         "the weights of {key} on random words would overlap with these changes by {mean:.0%}"
     ),
-    "exchange_decisive_place": make_share_reading(
+    "exchange_decisive_position": make_share_reading(
         "exchanging the {key} word changes the output most in {mean:.0%} of texts"
     ),
     "largest_exchange": (
@@ -141,7 +141,7 @@ class ExchangeResult:
         largest_exchange: Largest loss of a word, in [0, 1].
         same_word: Share of the model's attention on words that every donor replaces with the same
             word, in [0, 1].
-        exchange_decisive_place: Whether the loss of the first or the last word is the largest, in
+        exchange_decisive_position: Whether the loss of the first or the last word is the largest, in
             [0, 1], by position. NaN if no word moves the output; None unless the site contains all
             heads.
     """
@@ -152,7 +152,7 @@ class ExchangeResult:
     exchange_mass_by_chance: Mapping[str, Tensor] = field(default_factory=dict)
     largest_exchange: Tensor | None = None
     same_word: Tensor | None = None
-    exchange_decisive_place: Mapping[str, Tensor] | None = None
+    exchange_decisive_position: Mapping[str, Tensor] | None = None
 
 
 @register_test(
@@ -202,9 +202,9 @@ def exchange(
     # The order of the losses only contributes to the best order.
     removal = dict(zip(ranks_by_name, removals, strict=False))
     removal["best"] = removals.amax(0)
-    decisive_place = None
+    decisive_position = None
     if is_whole_model(observation.model, site):
-        decisive_place = measure_decisive_places(losses, content, has_effect)
+        decisive_position = measure_decisive_positions(losses, content, has_effect)
     return ExchangeResult(
         exchange_importance=importance,
         exchange_removal={
@@ -214,7 +214,7 @@ def exchange(
         exchange_mass_by_chance=mass_by_chance,
         largest_exchange=largest_loss.masked_fill(~is_measured, torch.nan),
         same_word=_measure_same_word_share(observation, draws).masked_fill(~is_measured, torch.nan),
-        exchange_decisive_place=decisive_place,
+        exchange_decisive_position=decisive_position,
     )
 
 

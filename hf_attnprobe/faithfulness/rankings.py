@@ -796,7 +796,7 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
     return rank_with_ties(values, content, largest_value)
 
 
-def measure_top_places(ranks: Tensor, content: Tensor) -> dict[str, Tensor]:
+def measure_top_positions(ranks: Tensor, content: Tensor) -> dict[str, Tensor]:
     """Measure whether a ranking puts the first or the last unit of each text first.
 
     Args:
@@ -810,10 +810,10 @@ def measure_top_places(ranks: Tensor, content: Tensor) -> dict[str, Tensor]:
     positions = torch.arange(ranks.shape[-1], dtype=torch.float64, device=ranks.device)
     positions = positions.expand_as(ranks)
     is_too_short = content.sum(-1) < 2
-    places = {"first": -positions, "last": positions}
+    orders = {"first": -positions, "last": positions}
     return {
         name: top_overlap(ranks, order, content, 1).masked_fill(is_too_short, torch.nan)
-        for name, order in places.items()
+        for name, order in orders.items()
     }
 
 

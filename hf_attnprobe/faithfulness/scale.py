@@ -86,7 +86,7 @@ from hf_attnprobe.faithfulness.rankings import (
     compute_ranking,
     is_ranking_available,
     is_whole_model,
-    measure_top_places,
+    measure_top_positions,
 )
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc
@@ -124,10 +124,10 @@ READINGS: TestReadings = {
         "without the tokens that {key} ranks first, the prediction loses {mean:.2f} of "
         "probability at the standard temperature (mean of the top 1 to 50%)"
     ),
-    "attended_place": make_share_reading(
+    "attended_position": make_share_reading(
         "attention ranks the {key} token first in {mean:.0%} of texts"
     ),
-    "decisive_place": make_share_reading(
+    "decisive_position": make_share_reading(
         "leaving out the {key} token changes the output most in {mean:.0%} of texts"
     ),
     "largest_loss": (
@@ -151,9 +151,9 @@ class ScaleResult:
         removal: Mean probability loss without the top tokens, in [-1, 1]. It includes the entries
             ``random`` and ``best``; ``best`` is never smaller than any other entry.
         largest_loss: Probability loss without the most important token, in [-1, 1].
-        attended_place: Whether attention ranks the first or the last token first, in [0, 1], by
+        attended_position: Whether attention ranks the first or the last token first, in [0, 1], by
             position. NaN in texts with one token; None unless the site contains all heads.
-        decisive_place: The same for the token whose effect is largest. NaN if no token has an effect.
+        decisive_position: The same for the token whose effect is largest. NaN if no token has an effect.
     """
 
     importance: Mapping[str, Tensor]
@@ -161,8 +161,8 @@ class ScaleResult:
     mass_by_chance: Mapping[str, Tensor]
     removal: Mapping[str, Tensor]
     largest_loss: Tensor
-    attended_place: Mapping[str, Tensor] | None = None
-    decisive_place: Mapping[str, Tensor] | None = None
+    attended_position: Mapping[str, Tensor] | None = None
+    decisive_position: Mapping[str, Tensor] | None = None
 
 
 @register_test(
@@ -211,11 +211,11 @@ def scale(
             observation, ranks_by_name, losses, largest_removal, options.greedy_units
         ),
         largest_loss=largest_loss.masked_fill(~content.any(-1), torch.nan),
-        **_measure_places(observation, site, ranks_by_name["attention"], losses, has_effect),
+        **_measure_positions(observation, site, ranks_by_name["attention"], losses, has_effect),
     )
 
 
-def _measure_places(
+def _measure_positions(
     observation: Observation,
     site: Site,
     attention_ranks: Tensor,
@@ -225,18 +225,18 @@ def _measure_places(
     """Measure at which positions the most attended and the most important token are.
 
     Returns:
-        The statistics ``attended_place`` and ``decisive_place``; empty for single heads and layers.
+        The statistics ``attended_position`` and ``decisive_position``; empty for single heads and layers.
     """
     if not is_whole_model(observation.model, site):
         return {}
     content = observation.batch.content_mask
     return {
-        "attended_place": measure_top_places(attention_ranks, content),
-        "decisive_place": measure_decisive_places(losses.abs(), content, has_effect),
+        "attended_position": measure_top_positions(attention_ranks, content),
+        "decisive_position": measure_decisive_positions(losses.abs(), content, has_effect),
     }
 
 
-def measure_decisive_places(
+def measure_decisive_positions(
     losses: Tensor, content: Tensor, has_effect: Tensor
 ) -> dict[str, Tensor]:
     """Measure whether the first or the last token of each text is the most important one.
@@ -250,8 +250,8 @@ def measure_decisive_places(
         Values in [0, 1], ``[batch]``, by position; NaN in texts without an effect.
     """
     largest_loss = losses.masked_fill(~content, 0).amax(-1, True)
-    places = measure_top_places(rank_with_ties(losses, content, largest_loss), content)
-    return {name: values.masked_fill(~has_effect, torch.nan) for name, values in places.items()}
+    hits = measure_top_positions(rank_with_ties(losses, content, largest_loss), content)
+    return {name: values.masked_fill(~has_effect, torch.nan) for name, values in hits.items()}
 
 
 def compare_with_effects(

@@ -83,7 +83,7 @@ from hf_attnprobe.faithfulness.rankings import (
     USER_SCORE_RANKINGS,
     compute_importance,
     is_ranking_available,
-    measure_top_places,
+    measure_top_positions,
     read_user_scores,
 )
 from hf_attnprobe.faithfulness.registry import register_test
@@ -163,7 +163,7 @@ READINGS: TestReadings = {
     ),
     "unit_loss": "without unit {key} the answer loses {mean:.2f} nats",
     "unit_attention": "unit {key} receives {mean:.2f} of the attention",
-    "attended_place": make_share_reading(
+    "attended_position": make_share_reading(
         "attention ranks the {key} unit first in {mean:.0%} of texts"
     ),
     "unit_map": "unit {key} has the score {mean:.2f} in the fitted map",
@@ -207,7 +207,7 @@ class SourcesResult:
             heads.
         unit_attention: Attention to each unit, by unit number; None unless the site contains all
             heads.
-        attended_place: Whether attention ranks the first, the last or the longest unit first, in
+        attended_position: Whether attention ranks the first, the last or the longest unit first, in
             [0, 1], by position. NaN in one-unit passages; None unless the site contains all heads.
         unit_map: Score of each unit in the fitted map, by unit number; None without a map.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
@@ -231,7 +231,7 @@ class SourcesResult:
     unit_loss: Mapping[str, Tensor] | None = None
     unit_attention: Mapping[str, Tensor] | None = None
     unit_map: Mapping[str, Tensor] | None = None
-    attended_place: Mapping[str, Tensor] | None = None
+    attended_position: Mapping[str, Tensor] | None = None
     shapley_agreement: Mapping[str, Tensor] | None = None
     smallest_set: Tensor | None = None
     no_smallest_set: Tensor | None = None
@@ -305,7 +305,9 @@ def sources(
         unit_loss=split_by_unit(effects, content) if is_whole_model else None,
         unit_attention=split_by_unit(attention, content) if is_whole_model else None,
         unit_map=split_by_unit(scores[FITTED_MAP_RANKING], content) if has_map else None,
-        attended_place=_measure_attended_places(ranks_by_name, content) if is_whole_model else None,
+        attended_position=_measure_attended_positions(ranks_by_name, content)
+        if is_whole_model
+        else None,
         **_analyse_all_sets(
             observation,
             compared_ranks | {"deletion": ranks_by_name["deletion"]},
@@ -452,11 +454,11 @@ def _find_source(
     return hits, source_position.where(has_source, torch.nan)
 
 
-def _measure_attended_places(
+def _measure_attended_positions(
     ranks_by_name: Mapping[str, Tensor], content: Tensor
 ) -> dict[str, Tensor]:
     """Measure whether attention ranks the first, the last or the longest unit first, ``[batch]``."""
-    places = measure_top_places(ranks_by_name["attention"], content)
+    hits_by_position = measure_top_positions(ranks_by_name["attention"], content)
     hits = top_overlap(ranks_by_name["attention"], ranks_by_name["length"], content, 1)
     return {**places, "longest": hits.where(content.sum(-1) > 1, torch.nan)}
 

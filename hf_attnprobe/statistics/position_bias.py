@@ -22,7 +22,7 @@ from hf_attnprobe.statistics.evidence import Evidence
 from hf_attnprobe.statistics.scale import has_exchanges
 
 
-ANSWER_PLACES = {
+ANSWER_POSITIONS = {
     "first": "source_found@first",
     "last": "source_found@last",
     "longest": "source_found@length",
@@ -66,7 +66,7 @@ def find_position_bias(evidence: Evidence) -> PositionBias | None:
     """
     biases = []
     for position, decisive_statistic in _list_positions(evidence).items():
-        attended = evidence.get_values(f"attended_place@{position}")
+        attended = evidence.get_values(f"attended_position@{position}")
         decisive = evidence.get_values(decisive_statistic)
         is_known = ~np.isnan(attended) & ~np.isnan(decisive)
         attended, decisive = attended[is_known], decisive[is_known]
@@ -89,6 +89,6 @@ def find_position_bias(evidence: Evidence) -> PositionBias | None:
 def _list_positions(evidence: Evidence) -> dict[str, str]:
     """Return the statistic that is 1 if the most important unit is at a position, by position."""
     if evidence.words.kind == "answer":
-        return ANSWER_PLACES
+        return ANSWER_POSITIONS
     prefix = "exchange_" if has_exchanges(evidence.texts) else ""
-    return {position: f"{prefix}decisive_place@{position}" for position in ("first", "last")}
+    return {position: f"{prefix}decisive_position@{position}" for position in ("first", "last")}

@@ -50,7 +50,7 @@ UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters
 The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the first unit. Reports do not
 average these statistics over texts.
 """
-PLACE_STATISTICS = ("attended_place", "decisive_place", "exchange_decisive_place")
+POSITION_STATISTICS = ("attended_position", "decisive_position", "exchange_decisive_position")
 """Statistics about the positions of the most attended and the most important unit in a text.
 
 The key after "@" is a position, such as "last". The statistic is 1 if the unit at this position comes
@@ -147,7 +147,7 @@ class Rows:
 
         def is_test_column(test: str, statistic: str, *site: int) -> bool:
             name, _, _ = statistic.partition("@")
-            return test != PREDICTION_TEST and name not in (*UNIT_STATISTICS, *PLACE_STATISTICS)
+            return test != PREDICTION_TEST and name not in (*UNIT_STATISTICS, *POSITION_STATISTICS)
 
         return self.select(is_test_column).drop_unmeasured_texts()
 

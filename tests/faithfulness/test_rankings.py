@@ -16,7 +16,7 @@ from hf_attnprobe.faithfulness.rankings import (
     LAYER_MAPS,
     compute_attention_flow,
     compute_flow_to_tokens,
-    measure_top_places,
+    measure_top_positions,
 )
 from hf_attnprobe.protocol import ALL, Site
 from tests.helpers.adapter_families import make, prepare
@@ -122,7 +122,7 @@ def test_top_places_equal_those_of_argmax():
     content[::2, 0] = False
     content[::3, 4:] = False
     content[0] = torch.tensor([False, True, False, False, False, False])
-    places = measure_top_places(ranks, content)
+    places = measure_top_positions(ranks, content)
     for row in range(40):
         positions = content[row].nonzero()[:, 0].tolist()
         best = max(positions, key=lambda position: ranks[row, position])
@@ -132,5 +132,5 @@ def test_top_places_equal_those_of_argmax():
                 assert math.isnan(value)
             else:
                 assert value == float(best == positions[index])
-    ties = measure_top_places(torch.ones(1, 4), torch.ones(1, 4, dtype=torch.bool))
+    ties = measure_top_positions(torch.ones(1, 4), torch.ones(1, 4, dtype=torch.bool))
     assert ties["first"].item() == ties["last"].item() == 0.25

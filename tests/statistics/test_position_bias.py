@@ -15,10 +15,10 @@ def find_bias(attended, decisive, *, test="scale", prefix="", words=CLASS_WORDIN
     """Find the bias of texts in which the last unit comes first in each ranking, or does not."""
     attended, decisive = np.array(attended, float), np.array(decisive, float)
     values = {
-        ("scale", "attended_place@last"): attended,
-        (test, f"{prefix}decisive_place@last"): decisive,
-        ("scale", "attended_place@first"): 1 - attended,
-        (test, f"{prefix}decisive_place@first"): 1 - attended,
+        ("scale", "attended_position@last"): attended,
+        (test, f"{prefix}decisive_position@last"): decisive,
+        ("scale", "attended_position@first"): 1 - attended,
+        (test, f"{prefix}decisive_position@first"): 1 - attended,
     }
     if prefix:
         values["exchange", "exchange_importance@attention"] = np.full(len(attended), 0.5)
@@ -47,15 +47,15 @@ def test_a_preference_that_importance_explains_is_no_bias():
 def test_exchanges_decide_which_word_is_important_if_there_are_any():
     found = find_bias([1] * 12, [0] * 12, test="exchange", prefix="exchange_")
     assert found.n_decisive == 0
-    values = {("scale", "attended_place@last"): np.ones(12)}
+    values = {("scale", "attended_position@last"): np.ones(12)}
     assert find_position_bias(build_evidence(make_rows(values))) is None
 
 
 def test_a_language_models_longest_unit_can_be_preferred():
     values = {
-        ("sources", "attended_place@longest"): np.ones(15),
+        ("sources", "attended_position@longest"): np.ones(15),
         ("sources", "source_found@length"): np.zeros(15),
-        ("sources", "attended_place@last"): np.array([1.0] * 8 + [0] * 7),
+        ("sources", "attended_position@last"): np.array([1.0] * 8 + [0] * 7),
         ("sources", "source_found@last"): np.zeros(15),
         ("sources", "answer_is_greedy"): np.array([0.0] + [1.0] * 14),
     }
