@@ -460,7 +460,7 @@ def _measure_attended_positions(
     """Measure whether attention ranks the first, the last or the longest unit first, ``[batch]``."""
     hits_by_position = measure_top_positions(ranks_by_name["attention"], content)
     hits = top_overlap(ranks_by_name["attention"], ranks_by_name["length"], content, 1)
-    return {**places, "longest": hits.where(content.sum(-1) > 1, torch.nan)}
+    return {**hits_by_position, "longest": hits.where(content.sum(-1) > 1, torch.nan)}
 
 
 def _compute_agreements(
