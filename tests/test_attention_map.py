@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from hf_attnprobe.attention_map import (
     MapCertificate,
     ShuffledControl,
 )
+from hf_attnprobe.integrations.publishing import AuditFolder
 from hf_attnprobe.reports.alternatives import measure_fitted_map, measure_ranking
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scale import ORDER, SOURCE, estimate_part
@@ -236,6 +238,10 @@ def test_a_report_shows_the_map_and_its_certificate(map_report):
     assert map_report.provenance["fitted_map"]["ranking"] == "map"
     summary = map_report.examples[0].importance_summary
     assert "the fitted map rank" in summary
+    # Published reports do not reveal the folder of the map.
+    path = map_report.provenance["asked_for"]["map"]
+    names = AuditFolder(Path("audit"), map_report).get_public_names("org/model")
+    assert "/" in path and names[path] == Path(path).name
 
 
 def test_a_map_that_does_not_fit_the_audit_is_refused(retrieval, map_folder, tmp_path):

@@ -368,7 +368,8 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     _set_unit(audited_model, data)
     attention_map = None
     if options.map is not None:
-        attention_map = AttentionMap.from_pretrained(options.map)
+        token = model.token if isinstance(model, SavedModel) else None
+        attention_map = AttentionMap.from_pretrained(options.map, token=token)
         attention_map.check_model(audited_model.adapter)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)

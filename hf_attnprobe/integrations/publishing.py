@@ -28,6 +28,7 @@ from hf_attnprobe.cards.metadata import (
     build_eval_result_files,
     name_audits,
     replace_local_paths,
+    strip_local_folders,
     strip_record_folders,
 )
 from hf_attnprobe.checkpoints.hub import HubClient
@@ -117,7 +118,7 @@ class AuditFolder:
         return DatasetReference.from_name(self.report.dataset.name)
 
     def get_public_names(self, model_id: str) -> dict[str, str]:
-        """Map the local paths of the model and the data set to public names for published files.
+        """Map the local paths of the model, its map and the data set to names for published files.
 
         Args:
             model_id: Public model name.
@@ -133,6 +134,8 @@ class AuditFolder:
         model_names = [self.report.model, origin.get("checkpoint")]
         data_names = [self.report.dataset.name]
         for run_settings in all_settings:
+            map_name = str(run_settings.get("map", ""))
+            public_names[map_name] = strip_local_folders(map_name)
             model_names.append(run_settings.get("model"))
             data_names.append(run_settings.get("dataset"))
         public_names |= {str(model_name): model_id for model_name in model_names}
