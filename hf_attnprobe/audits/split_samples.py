@@ -178,8 +178,9 @@ def measure_noise_floor(observation: Observation) -> float:
         does not compute in half precision, in which rounding is negligible.
     """
     adapter = observation.model
-    is_prompted = isinstance(adapter, LanguageModelAdapter)
-    if not is_prompted or not adapter.rounds_coarsely or adapter.lacks(EditableInputs) is not None:
+    if not isinstance(adapter, LanguageModelAdapter) or not adapter.rounds_coarsely:
+        return 0.0
+    if adapter.lacks(EditableInputs) is not None:
         return 0.0
     differences = adapter.measure_rounding(observation, MAX_NOISE_UNITS, NOISE_SEED)
     return float(differences.max()) if len(differences) else 0.0
