@@ -15,6 +15,7 @@ from hf_attnprobe.reports.result import SCHEMA_VERSION
 from hf_attnprobe.statistics.differences import Comparison
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.position_bias import PositionBias
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import RULES, Finding
 
@@ -138,6 +139,20 @@ def build_schema() -> dict:
             "description": "null without labels",
             "properties": {"answer": GRADES, "n": COUNT},
             "required": ["answer", "n"],
+        },
+        "rankings": {
+            "type": "object",
+            "description": "faithfulness of attention and of all rankings that were compared with it, "
+            "by name; empty if there are fewer than ten different texts",
+            "additionalProperties": number,
+        },
+        "position_bias": {
+            "type": ["object", "null"],
+            "description": "a position or length of units that attention prefers although it does not "
+            "explain the predictions; null if there is none, or if it was not measured",
+            "properties": build_object_schema(PositionBias)["properties"],
+            "required": build_object_schema(PositionBias)["required"],
+            "additionalProperties": False,
         },
         **list_of,
         "contradictions": {

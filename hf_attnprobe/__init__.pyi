@@ -3,6 +3,8 @@
 from hf_attnprobe.adapters import register_adapter as register_adapter
 from hf_attnprobe.adapters import wrap as wrap
 from hf_attnprobe.adapters.pooling import PoolingAdapter as PoolingAdapter
+from hf_attnprobe.attention_map import AttentionMap as AttentionMap
+from hf_attnprobe.attention_map import MapCertificate as MapCertificate
 from hf_attnprobe.audits.api import audit as audit
 from hf_attnprobe.audits.api import evaluate_scores as evaluate_scores
 from hf_attnprobe.audits.compare import compare as compare
@@ -50,8 +52,6 @@ from hf_attnprobe.integrations.publishing import write_card as write_card
 from hf_attnprobe.integrations.trainer_callback import (
     AttentionFaithfulnessCallback as AttentionFaithfulnessCallback,
 )
-from hf_attnprobe.maps.attention_map import AttentionMap as AttentionMap
-from hf_attnprobe.maps.attention_map import MapCertificate as MapCertificate
 from hf_attnprobe.maps.fitting import FittedMap as FittedMap
 from hf_attnprobe.maps.fitting import fit_map as fit_map
 from hf_attnprobe.models.attention_classifier import (

@@ -872,6 +872,10 @@ class AttentionModelBase(AttentionModel):
         max_batch_size: Largest number of texts in a batch, or None for no limit.
         sharpness: Factor on the logits that gives the model the standard temperature. An audit
             determines it, see `Observation.apply_standard_temperature`.
+        noise_floor: Largest difference between losses of an answer, in nats, that rounding alone can
+            cause. An audit measures it for models in half precision.
+        compute_fitted_map: Function that computes the unit scores of a fitted attention map,
+            `[batch, keys]`, from an observation and the site of the whole model. None without a map.
     """
 
     model: nn.Module
@@ -892,6 +896,8 @@ class AttentionModelBase(AttentionModel):
     shared_heads: Sequence[Sequence[Site]] = ()
     max_batch_size: int | None = None
     sharpness: float = 1.0
+    noise_floor: float = 0.0
+    compute_fitted_map: Callable[["Observation", Site], Tensor] | None = None
 
     @property
     def n_parallel_batches(self) -> int:

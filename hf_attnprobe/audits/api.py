@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 
 DEFAULT_SCORE_TESTS = {
-    "input_erasure": {},
+    "exchange": {},
+    "scale": {},
     "erasure": {},
+    "input_erasure": {},
     "shapley": {"exact_units": 8, "longer": "phrases"},
 }
 """Tests that ``evaluate_scores`` runs by default on a classifier.
 
-The keys are test names, and the values are options. The Shapley values of up to 8 units are exact,
+The keys are test names, and the values are options. The first three measure the faithfulness of the
+scores. A test that the model does not support is left out. The Shapley values of up to 8 units are exact,
 which takes 2**8 = 256 forward passes per text. Longer texts are divided into phrases.
 """
 DEFAULT_PROMPT_SCORE_TESTS = ("sources",)
@@ -111,7 +114,8 @@ def evaluate_scores(
 
     For each text, the report compares the scores (called ``given``) with attention (the mean over
     all heads), with other rankings, and with the same scores at random tokens (called
-    ``given_moved``).
+    ``given_moved``). It starts with their faithfulness. Single heads are tested only if
+    ``options.heads`` or ``options.layers`` is set.
 
     Args:
         model: The model, as :func:`audit` accepts it.
@@ -119,7 +123,8 @@ def evaluate_scores(
         scores: A file or objects, see :func:`~hf_attnprobe.audits.user_scores.read_scores`. A
             higher score means more evidence for the predicted class, or for ``options.target``.
         tests: Test names or test options. None stands for :data:`DEFAULT_SCORE_TESTS`, or for
-            ``sources`` with a language model. The test ``plausibility`` supports scores too.
+            ``sources`` with a language model. Faithfulness needs ``exchange`` or ``scale``, or
+            ``sources``. The test ``plausibility`` supports scores too.
         options: Audit options.
         output_dir: Output folder, as :func:`audit` writes it; None writes nothing.
         tokenizer: Tokenizer for a model that is passed as an object.
@@ -144,8 +149,17 @@ def evaluate_scores(
         raise AttnProbeError(
             "expected scores, got None. Use audit() to audit a model without scores."
         )
+    uses_default_tests = tests is None
     if tests is None:
         is_prompted = is_language_model(model)
         tests = DEFAULT_PROMPT_SCORE_TESTS if is_prompted else DEFAULT_SCORE_TESTS
-    request = AuditRequest(model, dataset, tests, options, tokenizer, scores)
+    request = AuditRequest(
+        model,
+        dataset,
+        tests,
+        options,
+        tokenizer,
+        scores,
+        leaves_out_unsupported=uses_default_tests,
+    )
     return run_requested_audit(request, output_dir, show_progress=progress)

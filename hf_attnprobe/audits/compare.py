@@ -96,7 +96,8 @@ def compare(
 def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
     """Raise AttnProbeError if the versions to compare, or the options for all of them, are invalid.
 
-    The option ``weights`` is invalid here: it would change the weights of every version.
+    Two options are invalid here: ``weights`` would change the weights of every version, and ``map``
+    belongs to one model.
     """
     if not versions:
         raise AttnProbeError(
@@ -110,6 +111,11 @@ def _check_versions(versions: Sequence[Any], options: AuditOptions) -> None:
         raise AttnProbeError(
             f"compare() does not accept the option weights={options.weights!r}. To compare the model "
             f"with its {options.weights} version, pass versions=[{options.weights!r}] instead."
+        )
+    if options.map is not None:
+        raise AttnProbeError(
+            "--map belongs to one model, and compare audits several. Leave it out, or audit each model "
+            "with its own map."
         )
 
 

@@ -21,6 +21,7 @@ from hf_attnprobe.audits.text_scores import Explainer, describe_head_mean
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.data.columns import has_images, read_column
 from hf_attnprobe.data.instances import COORDINATES_COLUMN, has_instances
+from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text
 from hf_attnprobe.plots.highlighted_text import (
     AGREEMENT_REASON,
@@ -69,6 +70,7 @@ RANKING_STATISTICS = {
     "attention": "unit_attention",
     "knockout": "unit_knockout",
     "leave_one_out": "unit_loss",
+    "map": "unit_map",
 }
 """Maps each ranking of a prompt's units to the statistic that contains its scores.
 
@@ -107,6 +109,8 @@ def select_example_texts(
     rows: Rows,
     examples: "datasets.Dataset",
     options: AuditOptions,
+    *,
+    alternative: str | None = None,
 ) -> tuple[HighlightedText, ...]:
     """Select example texts for a report, compute their scores, and save them.
 
@@ -120,6 +124,8 @@ def select_example_texts(
         rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the texts.
         options: Audit options.
+        alternative: Name of the ranking whose scores are displayed next to attention; None for no
+            other ranking.
 
     Returns:
         The examples; empty for bags without two coordinates per instance, or if no site was tested.
@@ -134,9 +140,13 @@ def select_example_texts(
         site,
         attention_of=describe_attention(runner.adapter, site, rows),
         target=options.target,
+        alternative=alternative,
         has_importances=not LEAVE_ONE_OUT_TESTS.isdisjoint(runner.options),
     )
-    prompts = load_scored_prompts(explainer, runner.texts, rows, examples)
+    knockout_options = runner.options.get("knockout", Knockout())
+    assert isinstance(knockout_options, Knockout)
+    least_effect = max(knockout_options.least_effect, runner.adapter.noise_floor)
+    prompts = load_scored_prompts(explainer, runner.texts, rows, examples, least_effect)
     reasons = choose_example_ids(rows, options.shown_texts)
     if prompts:
         example_texts = [
@@ -178,6 +188,7 @@ def load_scored_prompts(
     texts: Sequence[Text],
     rows: Rows,
     examples: "datasets.Dataset",
+    least_effect: float,
 ) -> dict[int, HighlightedText]:
     """Load the unit scores of all prompts from an audit's rows.
 
@@ -186,6 +197,7 @@ def load_scored_prompts(
         texts: Prompts and answers as tokens.
         rows: The audit's rows (values of all statistics for every text and head).
         examples: The data set that contains the prompts.
+        least_effect: Smallest loss, in nats, that counts as more than noise.
 
     Returns:
         Up to :data:`MAX_SAVED_PROMPTS` prompts with their scores, by id; empty if the rows contain no
@@ -214,12 +226,16 @@ def load_scored_prompts(
                 explainer.describe_answer(text, example_by_id[example_id]),
                 unit_values.loc[example_id],
                 prompt_values.loc[example_id],
+                least_effect,
             )
     return prompts
 
 
 def _add_unit_scores(
-    prompt: HighlightedText, unit_values: pd.Series, prompt_values: pd.Series
+    prompt: HighlightedText,
+    unit_values: pd.Series,
+    prompt_values: pd.Series,
+    least_effect: float,
 ) -> HighlightedText:
     """Add unit scores and other numbers to a prompt.
 
@@ -227,6 +243,7 @@ def _add_unit_scores(
         prompt: The prompt in words.
         unit_values: Values for single units, by names such as "unit_loss@3" for the fourth unit.
         prompt_values: Values for the whole prompt, by statistic name.
+        least_effect: Smallest loss, in nats, that counts as more than noise.
 
     Returns:
         The prompt with its scores.
@@ -250,6 +267,7 @@ def _add_unit_scores(
             if description
         },
         is_greedy=bool(prompt_values["answer_is_greedy"] == 1),
+        least_effect=least_effect if has_flags else None,
     )
 
 

@@ -74,8 +74,7 @@ class AuditOptions(Options):
     )
     prune: bool = option(
         True,
-        "measure how accuracy falls as more and more heads are removed, and find pairs of heads that "
-        "depend on each other",
+        "find pairs of heads that depend on each other, by removing two heads together",
         basic=False,
     )
     thresholds: Sequence[str] = option(
@@ -114,6 +113,13 @@ class AuditOptions(Options):
         None,
         "output folder of attnprobe detection-limit for this model; the report then states the "
         "smallest effect that would have been detected",
+        metavar="FOLDER",
+        basic=False,
+    )
+    map: str | None = option(
+        None,
+        "attention map of this model, from attnprobe fit-map: its file, or the folder or Hub id of the "
+        "model next to which it is stored. The report compares it with attention",
         metavar="FOLDER",
         basic=False,
     )
@@ -232,7 +238,7 @@ def limit_report_extras(options: AuditOptions) -> AuditOptions:
         options: Audit options.
 
     Returns:
-        The options without the pruning curve and with at most :data:`MAX_PARTIAL_EXAMPLES` examples.
+        The options without pairs of heads and with at most :data:`MAX_PARTIAL_EXAMPLES` examples.
     """
     n_examples = min(options.shown_texts, MAX_PARTIAL_EXAMPLES)
     return replace(options, prune=False, shown_texts=n_examples)

@@ -5,6 +5,7 @@ tests in a locked output folder, and builds and writes the report.
 """
 
 import contextlib
+import dataclasses
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ from hf_attnprobe.inference.choices import describe_unknown_share
 from hf_attnprobe.inference.encoding import count_distinct_texts
 from hf_attnprobe.inference.labels import list_number_matches
 from hf_attnprobe.protocol import ALL, AnswersFromPassage, AttentionModelBase, Site
+from hf_attnprobe.reports.alternatives import choose_displayed_ranking
 from hf_attnprobe.reports.detection_limits import describe_detection_limits, read_planted_rows
 from hf_attnprobe.reports.report import Report, assemble_report, select_reported_rows
 from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
@@ -311,7 +313,7 @@ def build_report(
         audit: The prepared audit.
         runner: The test runner, which has finished.
         provenance: The report's provenance.
-        options: Audit options, which decide whether the pruning curve and examples are computed.
+        options: Audit options, which decide whether pairs of heads and examples are computed.
 
     Returns:
         The report.
@@ -323,7 +325,7 @@ def build_report(
     question = ask_about_label_order(audit, rows)
     if question is not None:
         logger.warning("%s", question)
-    return assemble_report(
+    report = assemble_report(
         rows,
         model=audited_model.name,
         dataset=get_dataset_name(data.dataset, data.split),
@@ -331,8 +333,6 @@ def build_report(
         seed=runner.seed,
         example_ids=example_ids,
         provenance=provenance,
-        examples=select_example_texts(audited_model, runner, rows, audit.examples, options),
-        prune=runner.compute_prune_curve(rows) if options.prune else None,
         head_pairs=runner.compute_head_pairs(rows) if options.prune else None,
         notes=[
             *([] if question is None else [f"Labels: {question}"]),
@@ -341,6 +341,15 @@ def build_report(
             *_list_detection_limits(audit, count_distinct_texts(runner.texts)),
         ],
     )
+    examples = select_example_texts(
+        audited_model,
+        runner,
+        rows,
+        audit.examples,
+        options,
+        alternative=choose_displayed_ranking(report),
+    )
+    return dataclasses.replace(report, examples=examples)
 
 
 def ask_about_label_order(audit: PreparedAudit, rows: Rows) -> str | None:

@@ -22,17 +22,13 @@ from hf_attnprobe.audits.self_checks import (
     check_recorded_prediction,
     draw_texts_to_check,
 )
-from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import PeakMemory, release_free_pages, run_with_halving
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.faithfulness.head_ablation import (
-    PruneCurve,
     measure_pair_effects,
-    measure_prune_curve,
     select_heads_for_pairs,
-    sort_sites_by_effect,
 )
 from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.inference.batching import (
@@ -46,7 +42,6 @@ from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
     Batch,
-    Decisions,
     MaskedReplay,
     Observation,
     Site,
@@ -69,8 +64,6 @@ from hf_attnprobe.storage.rows import (
 
 SAVE_INTERVAL_SECONDS = 20.0
 """Interval, in seconds, at which finished rows are saved while a batch is still running."""
-N_PRUNING_STEPS = 12
-"""Number of steps in the pruning curve. The last step removes all heads."""
 N_PAIRED_HEADS = 8
 """Number of heads that are ablated in pairs. There are 28 pairs of 8 heads."""
 N_PAIR_TEXTS = 64
@@ -402,42 +395,6 @@ class AuditRunner:
             self.batch_size,
         )
 
-    def compute_prune_curve(self, rows: Rows) -> PruneCurve | None:
-        """Measure how accuracy falls as more and more heads are ablated together.
-
-        The heads with the smallest effects are removed first. The texts are divided into two
-        halves. The effects on one half determine the order for the other half, so that no text
-        influences its own order. Copies of a text count once.
-
-        Args:
-            rows: The audit's rows (values of all statistics for every text and head).
-
-        Returns:
-            The curve; None if the effects were not measured on both halves, or if the model cannot
-            ablate several heads together.
-        """
-        distinct_rows = rows.merge_duplicates()
-        effects = distinct_rows.build_head_frame("zero_tvd")
-        copied_ids = {*rows.ids.tolist()} - {*distinct_rows.ids.tolist()}
-        distinct_texts = [text for text in self.texts if text.example_id not in copied_ids]
-        adapter = self.adapter
-        if effects.empty or adapter.lacks(MaskedReplay) or adapter.lacks(Decisions):
-            return None
-        # Each element of halves consists of a half's batches and its order of removal.
-        halves, n_heads = [], []
-        for half in (0, 1):
-            effects_on_other_half = effects[effects.index.map(assign_half) != half]
-            mean_effects = effects_on_other_half.mean().dropna()
-            texts = [text for text in distinct_texts if assign_half(text.example_id) == half]
-            if len(mean_effects) < 2 or not texts:
-                return None
-            removal_order = sort_sites_by_effect(mean_effects.to_dict())
-            halves.append((self._collate_batches(texts), removal_order))
-            n_heads.append(len(mean_effects))
-        steps = range(N_PRUNING_STEPS + 1)
-        n_removed = sorted({round(step * min(n_heads) / N_PRUNING_STEPS) for step in steps})
-        return measure_prune_curve(adapter, halves, n_removed=n_removed)
-
     def compute_head_pairs(self, rows: Rows) -> HeadPairs | None:
         """Find heads that only work together, or that replace each other.
 
@@ -465,10 +422,7 @@ class AuditRunner:
         return find_head_pairs(layer_heads, single.numpy(), without_other.numpy())
 
     def _collate_batches(self, texts: Sequence[Text]) -> Iterator[Batch]:
-        """Yield batches of texts for the pruning curve, each within the memory budget.
-
-        The pruning curve is the accuracy as more and more heads are removed.
-        """
+        """Yield batches of texts, each within the memory budget."""
         # This copy of the runner plans batches only for the given texts.
         planner = replace(self, texts=texts)
         # The second argument states that no text is finished, so that all texts are planned.

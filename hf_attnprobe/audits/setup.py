@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.attention_map import AttentionMap
 from hf_attnprobe.audits.audited_model import (
     AuditedModel,
     ModelLike,
@@ -40,10 +41,12 @@ from hf_attnprobe.audits.site_selection import (
 from hf_attnprobe.audits.split_samples import (
     is_needed,
     set_donors,
+    set_noise_floor,
     set_reference,
     set_sharpness,
     set_unit_donors,
 )
+from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import (
     attach_scores,
     compute_score_fingerprint,
@@ -64,6 +67,7 @@ from hf_attnprobe.data.examples import (
 )
 from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
+from hf_attnprobe.faithfulness.rankings import FITTED_MAP_RANKING
 from hf_attnprobe.faithfulness.registry import load_tests, resolve_faithfulness_tests
 from hf_attnprobe.inference.answers import prepare_prompts
 from hf_attnprobe.inference.batching import collate, parse_bytes
@@ -87,6 +91,7 @@ from hf_attnprobe.statistics.sampling import draw_sample, list_share_indices
 from hf_attnprobe.storage.folders import check_same_settings
 from hf_attnprobe.storage.provenance import (
     AUDIT_FILE,
+    FITTED_MAP_KEY,
     PERFORMANCE_OPTIONS,
     collect_settings,
     get_recorded_name,
@@ -98,6 +103,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+MAP_TESTS = ("exchange", "scale", "erasure", "sources")
+"""Names of the tests that compare a fitted attention map with attention."""
 
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
@@ -116,6 +124,8 @@ class AuditRequest:
         options: Audit options.
         tokenizer: Tokenizer for a model that is passed as an object.
         scores: Scores from another explainer, to be evaluated; None in an ordinary audit.
+        leaves_out_unsupported: Whether requested tests that the model does not support are left out,
+            instead of raising an error.
     """
 
     model: ModelLike
@@ -124,6 +134,7 @@ class AuditRequest:
     options: AuditOptions = AuditOptions()
     tokenizer: PreTrainedTokenizerBase | None = None
     scores: Any = None
+    leaves_out_unsupported: bool = False
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ class LoadedAudit:
         share: Share index and share count; None to audit all texts.
         level_note: Reason why tokens are explained, although the user did not choose this; None if
             words are explained, or if the user chose tokens.
+        attention_map: Fitted attention map of the model; None for no map.
     """
 
     request: AuditRequest
@@ -155,6 +167,7 @@ class LoadedAudit:
     label_spread: float | None
     share: tuple[int, int] | None
     level_note: str | None = None
+    attention_map: AttentionMap | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +180,7 @@ class SelectedAudit:
         examples: The selected examples. They include examples from other shares if a test needs the
             language model's answers to them.
         n_texts: Number of texts in the full audit.
+        map_ranking: Name of the ranking that belongs to the fitted attention map; empty without a map.
         is_warm_up: Whether only a few texts are selected, to estimate the duration.
     """
 
@@ -174,6 +188,7 @@ class SelectedAudit:
     identity: dict[str, Any]
     examples: "datasets.Dataset"
     n_texts: int
+    map_ranking: str = ""
     is_warm_up: bool = False
 
 
@@ -356,6 +371,11 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         unit=data.units if isinstance(data, Answers) else None,
     )
     _set_unit(audited_model, data)
+    attention_map = None
+    if options.map is not None:
+        token = model.token if isinstance(model, SavedModel) else None
+        attention_map = AttentionMap.from_pretrained(options.map, token=token)
+        attention_map.check_model(audited_model.adapter)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)
         if model_inputs:
@@ -364,8 +384,9 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     max_batch_size = adapter.max_batch_size or options.batch_size
     max_batch_size *= adapter.n_parallel_batches
     options = replace(options, batch_size=min(options.batch_size, max_batch_size))
-    # User scores are compared with the model's overall attention, not with single heads.
-    if request.scores is not None and len(adapter.sites()) > 1:
+    # User scores are compared with the model's overall attention, unless heads are named.
+    names_heads = options.heads is not None or options.layers is not None
+    if request.scores is not None and len(adapter.sites()) > 1 and not names_heads:
         options = replace(options, single_heads=False)
     loaded = LoadedAudit(
         request=replace(request, model=model),
@@ -377,6 +398,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         user_scores=user_scores,
         label_spread=label_spread,
         share=share,
+        attention_map=attention_map,
     )
     return _choose_level(loaded)
 
@@ -514,13 +536,23 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         audited_model.tokenizer.is_fast or reads_instances
     )
     selection = select_tests_and_sites(
-        audited_model.adapter, loaded.requested_tests, has_usable_rationales, options
+        audited_model.adapter,
+        loaded.requested_tests,
+        has_usable_rationales,
+        options,
+        leaves_out_unsupported=loaded.request.leaves_out_unsupported,
     )
     for test, reason in selection.left_out.items():
         logger.warning("the test %s is left out: %s", test, reason)
     identity = build_identity(audited_model, loaded.examples, loaded.data, options, selection)
     if loaded.user_scores is not None:
         identity["scores_fingerprint"] = compute_score_fingerprint(loaded.user_scores)
+    map_ranking = ""
+    if loaded.attention_map is not None:
+        map_ranking = _select_map_ranking(audited_model.adapter, loaded.attention_map, selection)
+        if map_ranking == FITTED_MAP_RANKING:
+            parts = loaded.attention_map.to_json()
+            identity["map_fingerprint"] = hash_json([parts["ranking"], parts["heads"]])
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)
@@ -535,7 +567,31 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         examples = share_examples
     if is_warm_up:
         examples = _limit_examples(examples, N_WARM_UP_PROMPTS if has_answers else N_WARM_UP_TEXTS)
-    return SelectedAudit(selection, identity, examples, n_texts, is_warm_up)
+    return SelectedAudit(selection, identity, examples, n_texts, map_ranking, is_warm_up)
+
+
+def _select_map_ranking(
+    adapter: AttentionModelBase, attention_map: AttentionMap, selection: AuditSelection
+) -> str:
+    """Return the name of the ranking that belongs to a fitted map, and let the tests measure it.
+
+    Raises:
+        AttnProbeError: If the audit does not test the attention as a whole, or runs no test that
+            compares rankings.
+    """
+    site, _ = choose_model_attention(adapter)
+    tested_sites = [(layer, head) for layer, head, _ in (*selection.heads, *selection.groups)]
+    if (site.layer, site.head) not in tested_sites:
+        raise AttnProbeError(
+            "--map concerns the attention of the whole model, but this audit only tests some heads. "
+            "Leave out --layers, --heads and --no-groups, or leave out --map."
+        )
+    if not set(MAP_TESTS) & set(selection.tests):
+        raise AttnProbeError(
+            f"--map needs one of the tests {', '.join(MAP_TESTS)}, which compare it with attention, got "
+            f"{', '.join(selection.tests)}. Add one of them to --tests, or leave out --map."
+        )
+    return attention_map.find_measured_ranking(adapter, site)
 
 
 def _limit_examples(examples: "datasets.Dataset", limit: int | None) -> "datasets.Dataset":
@@ -633,6 +689,8 @@ def encode_audit(
     with limit_threads(adapter.model):
         set_reference(adapter, tokenizer, split_examples, selection.tests)
         set_sharpness(adapter, tokenizer, split_examples)
+        if "knockout" in selection.tests:
+            set_noise_floor(adapter, tokenizer, split_examples)
         set_donors(audited_model, split_examples, selection, options.seed)
         set_unit_donors(audited_model, split_examples, selection, options.seed)
     return PreparedAudit(
@@ -644,7 +702,10 @@ def encode_audit(
         identity=selected.identity,
         tokenized=tokenized,
         n_texts=selected.n_texts,
-        extra_provenance=_build_extra_provenance(loaded, tokenized, split_examples),
+        extra_provenance={
+            **_build_extra_provenance(loaded, tokenized, split_examples),
+            **_describe_fitted_map(loaded, selected.map_ranking),
+        },
     )
 
 
@@ -745,6 +806,7 @@ def _build_extra_provenance(
         "skipped_empty": tokenized.n_empty,
         **_count_truncated(tokenized),
         "sharpness": adapter.sharpness,
+        **({"noise_floor": adapter.noise_floor} if adapter.noise_floor else {}),
         "unknown_tokens": compute_unknown_share(tokenized.texts, audited_model.tokenizer),
     }
     is_scaled_by_labels = (
@@ -766,6 +828,20 @@ def _build_extra_provenance(
     if loaded.share is not None:
         provenance["share"] = loaded.share
     return provenance
+
+
+def _describe_fitted_map(loaded: LoadedAudit, map_ranking: str) -> dict[str, dict[str, str]]:
+    """Return the provenance entry of the fitted attention map; empty without a map."""
+    attention_map = loaded.attention_map
+    if attention_map is None:
+        return {}
+    return {
+        FITTED_MAP_KEY: {
+            "ranking": map_ranking,
+            "description": attention_map.description,
+            "certificate": attention_map.certificate_text,
+        }
+    }
 
 
 def describe_audit_request(

@@ -65,6 +65,8 @@ def select_tests_and_sites(
     requested: Mapping[str, Options],
     has_rationales: bool,
     options: AuditOptions,
+    *,
+    leaves_out_unsupported: bool = False,
 ) -> AuditSelection:
     """Select the tests and sites that the options, the model and the data allow.
 
@@ -78,6 +80,8 @@ def select_tests_and_sites(
             all suitable tests.
         has_rationales: Whether the data has human rationales that the audit can use.
         options: Audit options.
+        leaves_out_unsupported: Whether requested tests that the model does not support are left out,
+            instead of raising an error.
 
     Returns:
         The selection.
@@ -107,7 +111,8 @@ def select_tests_and_sites(
     candidates = {
         name: _set_target(test_options, options.target) for name, test_options in candidates.items()
     }
-    tests, left_out = select_tests(candidates, requested_by_name, adapter, sites)
+    required_tests = () if leaves_out_unsupported else requested_by_name
+    tests, left_out = select_tests(candidates, required_tests, adapter, sites)
     tests_single_heads = options.single_heads
     names_heads = (options.heads, options.layers, options.screen) != (None, None, None)
     if has_answers and not names_heads and groups:

@@ -1,8 +1,9 @@
 """Quantities that an audit computes in advance from a sample of the whole split.
 
-There are three such quantities:
+There are four such quantities:
 
 - the model's standard temperature,
+- the noise floor of a language model in half precision,
 - the head outputs that replace the output of an ablated head,
 - the states that are exchanged between texts.
 
@@ -18,6 +19,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.audited_model import AuditedModel
 from hf_attnprobe.audits.site_selection import AuditSelection, check_query
 from hf_attnprobe.core.errors import AttnProbeError
@@ -43,8 +45,10 @@ from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
     Batch,
+    EditableInputs,
     ExchangeableUnits,
     HeadOutputs,
+    Observation,
 )
 from hf_attnprobe.statistics.sampling import draw_sample
 
@@ -55,6 +59,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+N_NOISE_PROMPTS = 2
+"""Number of prompts on which the noise floor of a language model is measured."""
+MAX_NOISE_UNITS = 8
+"""Largest number of units per prompt whose deletion is repeated to measure the noise floor."""
+NOISE_SEED = 0
+"""Seed for the small changes by which the noise floor is measured."""
 MAX_REFERENCE_TEXTS = 32
 """Maximum number of reference texts. Their head outputs replace the output of an ablated head."""
 MAX_REFERENCE_TOKENS = 4096
@@ -141,6 +151,44 @@ def set_sharpness(
             "of the predictions are equal or tied; the model's own temperature is used"
         )
     adapter.sharpness = 1.0 if sharpness is None else sharpness
+
+
+def set_noise_floor(
+    adapter: AttentionModelBase,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
+    examples: "datasets.Dataset",
+) -> None:
+    """Measure the noise floor of a language model on some prompts, and store it in the adapter.
+
+    Args:
+        adapter: The model; its attribute ``noise_floor`` is set.
+        tokenizer: The model's tokenizer.
+        examples: Prompts with their answers.
+    """
+    if not isinstance(adapter, LanguageModelAdapter) or not adapter.rounds_coarsely:
+        return
+    texts = _sample_texts(adapter, tokenizer, examples, N_NOISE_PROMPTS)
+    batches = _batch_by_length(adapter, tokenizer, texts)
+    adapter.noise_floor = max(measure_noise_floor(adapter.observe(batch)) for batch in batches)
+
+
+def measure_noise_floor(observation: Observation) -> float:
+    """Measure the noise floor of a language model on a prompt.
+
+    Args:
+        observation: The observed prompt.
+
+    Returns:
+        Largest difference between two measurements of the same loss, in nats. It is 0 for a model that
+        does not compute in half precision, in which rounding is negligible.
+    """
+    adapter = observation.model
+    if not isinstance(adapter, LanguageModelAdapter) or not adapter.rounds_coarsely:
+        return 0.0
+    if adapter.lacks(EditableInputs) is not None:
+        return 0.0
+    differences = adapter.measure_rounding(observation, MAX_NOISE_UNITS, NOISE_SEED)
+    return float(differences.max()) if len(differences) else 0.0
 
 
 def set_reference(

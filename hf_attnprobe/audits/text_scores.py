@@ -22,6 +22,7 @@ from hf_attnprobe.adapters.transformer.image_patches import (
     compute_patch_centres,
     list_patch_names,
 )
+from hf_attnprobe.audits.split_samples import measure_noise_floor
 from hf_attnprobe.data.instances import COORDINATES_COLUMN
 from hf_attnprobe.faithfulness.options import Knockout
 from hf_attnprobe.faithfulness.passage_units import (
@@ -33,6 +34,7 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_knockouts,
     measure_position_noise,
 )
+from hf_attnprobe.faithfulness.rankings import compute_importance
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
@@ -436,6 +438,8 @@ class Explainer:
         attention_of: Description of the displayed attention, such as "the mean of all 72 heads".
         target: Class to explain; None for each text's predicted class.
         has_importances: Whether leave-one-out and gradients are computed in addition to attention.
+        alternative: Name of the ranking whose scores are displayed next to attention, such as
+            "product"; None for no other ranking.
         compute_map: Function that computes the scores of an attention map, `[batch, keys]`, which are
             displayed as "map"; None for no map.
     """
@@ -446,6 +450,7 @@ class Explainer:
     attention_of: str = ""
     target: Any = None
     has_importances: bool = True
+    alternative: str | None = None
     compute_map: Callable[[Observation, Site], Tensor] | None = None
 
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
@@ -472,6 +477,10 @@ class Explainer:
         label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._compute_map_scores(observation)
+        if self.alternative is not None:
+            with torch.enable_grad():
+                values = compute_importance(observation, self.site, self.alternative)
+            scores[self.alternative] = values.detach()
         scores |= self._compute_importances(observation)
         is_content = batch.content_mask[0]
         segments = []
@@ -532,6 +541,7 @@ class Explainer:
         }
         units_that_matter = None
         noise: tuple[float, ...] = ()
+        least_effect = None
         if self._can_compute(EditableInputs):
             knockout_losses, _ = measure_knockouts(observation, self.site, RENORMALISED_KNOCKOUT)
             scores["knockout"] = knockout_losses[0]
@@ -540,7 +550,7 @@ class Explainer:
             if not contrast.isnan().any():
                 scores["contrast"] = contrast
             if self.model.lacks(KeptPositions) is None:
-                least_effect = Knockout().least_effect
+                least_effect = max(Knockout().least_effect, measure_noise_floor(observation))
                 matters = find_units_that_matter(observation, least_effect)[0][is_unit]
                 units_that_matter = tuple(matters.nonzero()[:, 0].tolist())
                 position_noise = measure_position_noise(observation, least_effect)[0]
@@ -556,6 +566,7 @@ class Explainer:
             matters=units_that_matter,
             is_greedy=bool(model.is_greedy(observation)[0]),
             noise=noise,
+            least_effect=least_effect,
         )
 
     def describe_answer(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:

@@ -337,12 +337,16 @@ class CardContent:
         audits: the model's audits; empty if it was not audited.
         data_id: Hub id for data sets whose names do not reveal it.
         license: the model's license; None to state no license.
+        map_description: what the fitted attention map next to the model shows; empty without a map.
+        map_certificate: the certificate of this map as a sentence without a full stop.
     """
 
     checkpoint: Checkpoint
     audits: tuple[AuditSummary, ...] = ()
     data_id: str | None = None
     license: str | None = None
+    map_description: str = ""
+    map_certificate: str = ""
 
     @property
     def trained_on(self) -> DatasetReference | None:

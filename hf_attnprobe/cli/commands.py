@@ -256,7 +256,7 @@ def run_fit_map(arguments: dict[str, Any]) -> None:
     # Report a misspelt column before torch is imported and the model is loaded.
     data.check_named_columns()
 
-    from hf_attnprobe.maps.attention_map import MAP_FILE
+    from hf_attnprobe.attention_map import MAP_FILE
     from hf_attnprobe.maps.fitting import CERTIFICATION_FOLDER, fit_map
 
     fitted = fit_map(

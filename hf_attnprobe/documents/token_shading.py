@@ -9,6 +9,7 @@ from hf_attnprobe.documents.blocks import Block, InlineText, Strong, UserText
 from hf_attnprobe.plots.highlighted_text import (
     NEGLIGIBLE_SCORE,
     SIGNED_RANKINGS,
+    UNSIGNED_ALTERNATIVES,
     HighlightedText,
     strip_chat_markers,
 )
@@ -18,6 +19,10 @@ from hf_attnprobe.statistics.wording import form_plural
 RANKING_TITLES = {
     "attention": "attention",
     "map": "fitted map",
+    "product": "attention × gradient",
+    "last_layer": "attention of the last layer",
+    "rollout": "attention rollout",
+    "input_gradient": "size of gradient × input",
     "leave_one_out": "leave-one-out",
     "knockout": "knockout",
     "contrast": "contrast",
@@ -28,6 +33,10 @@ RANKING_TITLES = {
 RANKING_MEANINGS = {
     "attention": "the weight that the model gives each {unit}",
     "map": "the score in an attention map that was fitted to the model",
+    "product": "attention to the {unit}, times how much more of it would raise the {output}",
+    "last_layer": "the weight that the last layer gives each {unit}",
+    "rollout": "the share of the {unit} in the last layer if attention passes it on",
+    "input_gradient": "how strongly the output reacts to the {unit}, in either direction",
     "leave_one_out": "the drop of the {output} without the {unit}",
     "knockout": "the drop of the answer if no later token can attend to the {unit}",
     "contrast": "the drop of the answer's margin over the other answer without the {unit}",
@@ -120,7 +129,7 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     items: list[InlineText] = [(f"attention{aside}: ", *_mark_weights(text))]
     if text.unit_map is not None:
         items = [(f"attention{aside}, largest: ", *_list_largest(text, "attention"))]
-    for name in SIGNED_RANKINGS:
+    for name in (*UNSIGNED_ALTERNATIVES, *SIGNED_RANKINGS):
         if name in text.scores:
             items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest(text, name)))
     # Only prompts for language models, which are answered, have a unit.

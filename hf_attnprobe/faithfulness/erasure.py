@@ -71,6 +71,7 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.options import Erasure
 from hf_attnprobe.faithfulness.rankings import (
+    FITTED_MAP_RANKING,
     GROUP_RANKINGS,
     USER_SCORE_RANKINGS,
     compute_ranking,
@@ -412,10 +413,11 @@ def compute_rankings(observation: Observation, site: Site, seed: int = 0) -> dic
     Returns:
         Ranks ``[batch, keys]`` by ranking name. The token with the largest rank is erased first.
     """
-    names: tuple[str, ...] = (*ERASURE_RANKINGS, *USER_SCORE_RANKINGS)
+    added_names = (FITTED_MAP_RANKING, *USER_SCORE_RANKINGS)
+    names: tuple[str, ...] = (*ERASURE_RANKINGS, *added_names)
     # Models with a linear read-out have token logits. For all other models, more rankings exist.
     if observation.token_logits is None:
-        names = (*ERASURE_RANKINGS, *SINGLE_HEAD_RANKINGS, *GROUP_RANKINGS, *USER_SCORE_RANKINGS)
+        names = (*ERASURE_RANKINGS, *SINGLE_HEAD_RANKINGS, *GROUP_RANKINGS, *added_names)
     return {
         name: compute_ranking(observation, site, name, seed=seed, rows="reaching")
         for name in names

@@ -68,12 +68,13 @@ from torch import Tensor
 from hf_attnprobe.core.readings import TestReadings, make_share_reading
 from hf_attnprobe.faithfulness.input_erasure import mark_top_units
 from hf_attnprobe.faithfulness.options import Exchange
-from hf_attnprobe.faithfulness.rankings import compute_ranking
+from hf_attnprobe.faithfulness.rankings import compute_ranking, is_whole_model
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.faithfulness.scale import (
     LOSS_TOLERANCE,
     compare_with_effects,
     list_rankings,
+    measure_decisive_positions,
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
@@ -109,6 +110,9 @@ READINGS: TestReadings = {
     "exchange_mass_by_chance": (
         "the weights of {key} on random words would overlap with these changes by {mean:.0%}"
     ),
+    "exchange_decisive_position": make_share_reading(
+        "exchanging the {key} word changes the output most in {mean:.0%} of texts"
+    ),
     "largest_exchange": (
         "exchanging the word that matters most changes the output by {mean:.2f} at the standard "
         "temperature"
@@ -137,6 +141,9 @@ class ExchangeResult:
         largest_exchange: Largest loss of a word, in [0, 1].
         same_word: Share of the model's attention on words that every donor replaces with the same
             word, in [0, 1].
+        exchange_decisive_position: Whether the loss of the first or the last word is the largest, in
+            [0, 1], by position. NaN if no word moves the output; None unless the site contains all
+            heads.
     """
 
     exchange_importance: Mapping[str, Tensor] = field(default_factory=dict)
@@ -145,6 +152,7 @@ class ExchangeResult:
     exchange_mass_by_chance: Mapping[str, Tensor] = field(default_factory=dict)
     largest_exchange: Tensor | None = None
     same_word: Tensor | None = None
+    exchange_decisive_position: Mapping[str, Tensor] | None = None
 
 
 @register_test(
@@ -194,6 +202,9 @@ def exchange(
     # The order of the losses only contributes to the best order.
     removal = dict(zip(ranks_by_name, removals, strict=False))
     removal["best"] = removals.amax(0)
+    decisive_position = None
+    if is_whole_model(observation.model, site):
+        decisive_position = measure_decisive_positions(losses, content, has_effect)
     return ExchangeResult(
         exchange_importance=importance,
         exchange_removal={
@@ -203,6 +214,7 @@ def exchange(
         exchange_mass_by_chance=mass_by_chance,
         largest_exchange=largest_loss.masked_fill(~is_measured, torch.nan),
         same_word=_measure_same_word_share(observation, draws).masked_fill(~is_measured, torch.nan),
+        exchange_decisive_position=decisive_position,
     )
 
 

@@ -23,8 +23,7 @@ Interpretation
     information. Later layers compensate for a missing head (self-repair: Rushing & Nanda 2024), so
     all three are lower bounds for a head's contribution.
 
-The module also measures accuracy against the number of heads that are ablated together, see
-:func:`measure_prune_curve`, and the effects of pairs of heads, see :func:`measure_pair_effects`.
+The module also measures the effects of pairs of heads, see :func:`measure_pair_effects`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -233,31 +232,8 @@ def resample_outputs(outputs: Tensor, lengths: Tensor, donors: Tensor, mask: Ten
 
 
 # --- Ablation of several heads together --------------------------------------------------------
-# Accuracy is measured while heads are zeroed one after the other, the least important first.
-# Michel et al. 2019, Section 4: the curve shows more than single heads do. Heads that can replace
-# each other look superfluous one by one, although the model fails without all of them.
-
-
-@dataclass(frozen=True)
-class PruneCurve:
-    """Accuracy against the number of heads that are zeroed together.
-
-    Attributes:
-        n_removed: Zeroed head counts, one per point on the curve.
-        agreement: Share of the texts with the unpruned model's prediction, at each point.
-        accuracy: Share of the labelled texts that are classified correctly, at each point; NaN
-            without labels.
-        n_texts: Number of texts; 0 if it was not recorded.
-        n_labelled: Number of texts with a label.
-        crossed: Whether each half of the texts was pruned in an order chosen on the other half.
-    """
-
-    n_removed: tuple[int, ...]
-    agreement: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    n_texts: int = 0
-    n_labelled: int = 0
-    crossed: bool = False
+# Heads that can replace each other look superfluous one by one, although the model fails without all of
+# them (Michel et al. 2019, Section 4).
 
 
 def sort_sites_by_effect(effects: Mapping[tuple[int, int], float]) -> list[Site]:
@@ -276,71 +252,6 @@ def sort_sites_by_effect(effects: Mapping[tuple[int, int], float]) -> list[Site]
     return [Site(layer, head) for layer, head in sorted_sites]
 
 
-@torch.no_grad()
-def measure_prune_curve(
-    model: AttentionModelBase,
-    parts: Sequence[tuple[Iterable[Batch], Sequence[Site]]],
-    *,
-    n_removed: Sequence[int],
-) -> PruneCurve:
-    """Zero the first heads in a ranking together, more and more, and score the predictions.
-
-    A ranking looks too good on the texts from which it was computed. Each half of the texts should
-    therefore be pruned in an order that was computed on the other half.
-
-    Args:
-        model: Model to be pruned.
-        parts: Texts, and the heads in the order of their removal, see :func:`sort_sites_by_effect`.
-            Labels of 0 or more count for the accuracy.
-        n_removed: Head counts at which to measure.
-
-    Returns:
-        Agreement and accuracy at each head count.
-    """
-    points = tuple(n_removed)
-    counts = []
-    for batches, ranking in parts:
-        removed_heads = [ranking[:n_heads] for n_heads in points]
-        counts += [_count_texts(model, batch, removed_heads) for batch in batches]
-    n_agreeing, n_correct, n_texts, n_labelled = torch.stack(counts).sum(0).unbind(1)
-    return PruneCurve(
-        points,
-        tuple((n_agreeing / n_texts).tolist()),
-        tuple((n_correct / n_labelled).tolist()),
-        int(n_texts[0]),
-        int(n_labelled[0]),
-        crossed=len(parts) > 1,
-    )
-
-
-def _count_texts(
-    model: AttentionModelBase, batch: Batch, removed_heads: Sequence[Sequence[Site]]
-) -> Tensor:
-    """Count the texts with an unchanged and with a correct prediction after heads are removed.
-
-    Args:
-        model: Model to be pruned.
-        batch: Texts.
-        removed_heads: Head sets. Each set is removed from a separate copy of the batch.
-
-    Returns:
-        Counts for each head set, float64 ``[sets, 4]``: texts with an unchanged prediction,
-        correctly predicted texts, all texts, and labelled texts.
-    """
-    observation = model.observe(batch)
-    probs = predict_without_heads(model, observation, removed_heads)
-    is_unchanged = ~observation.find_flips(probs)
-    accuracy = torch.full_like(probs[..., 0], torch.nan)
-    if batch.labels is not None:
-        accuracy = model.prediction.compute_accuracy(probs, batch.labels)
-    is_labelled = ~accuracy.isnan()
-    is_text = torch.ones_like(is_unchanged)
-    # Each column is 1 for a text to be counted and 0 for any other text, [sets, batch].
-    columns = [is_unchanged, accuracy.nan_to_num(0), is_text, is_labelled]
-    counts = [column.double().sum(-1) for column in columns]
-    return torch.stack(counts, dim=-1).cpu()
-
-
 def predict_without_heads(
     model: AttentionModelBase,
     observation: Observation,
@@ -351,7 +262,7 @@ def predict_without_heads(
     The model runs again, so that the attention in the layers above can change too.
 
     Args:
-        model: Model to be pruned.
+        model: Model whose heads are removed.
         observation: Model outputs and attention for a batch.
         removed_heads: Head sets. Each set is removed from a separate copy of the batch.
 

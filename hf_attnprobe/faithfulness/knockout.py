@@ -34,7 +34,9 @@ Mediated share
 Units that matter
     A unit matters if the loss by deleting it is
 
-    - at least ``least_effect`` nats,
+    - at least ``least_effect`` nats, and at least the noise floor of the model: in half precision,
+      an audit deletes some units in two ways that only differ by rounding, and the floor is the
+      largest difference,
     - at least a tenth of the largest loss in the passage,
     - and larger than its noise.
 

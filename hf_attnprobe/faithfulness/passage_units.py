@@ -173,7 +173,8 @@ def _select_largest(scores: Tensor, candidates: Tensor, n_units: int) -> Tensor:
 def find_units_that_matter(observation: Observation, least_effect: float) -> Tensor:
     """Return the units whose deletion clearly lowers the answer's probability, ``[batch, keys]``.
 
-    The loss must be larger than the measurement noise, see :func:`measure_position_noise`.
+    The loss must be larger than the measurement noise, see :func:`measure_position_noise`, and at
+    least as large as the noise floor of the model, which is the rounding of its number format.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -181,6 +182,7 @@ def find_units_that_matter(observation: Observation, least_effect: float) -> Ten
             the largest loss in the passage.
     """
     effects = measure_deletion_effects(observation)
+    least_effect = max(least_effect, observation.model.noise_floor)
     noise = measure_position_noise(observation, least_effect)
     # The noise is NaN for units whose loss is too small, and this comparison is then false.
     return effects > noise

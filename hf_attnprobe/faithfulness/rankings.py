@@ -12,6 +12,7 @@ Every ranking has a name, which is also used in stored rows:
 - ``input_gradient``: |gradient × input|.
 - ``leave_one_out``: total variation distance between the outputs with and without the unit.
 - ``random``: one random order per text.
+- ``map``: a fitted attention map, see ``attnprobe audit --map``.
 - ``given``: user-provided scores, see ``attnprobe evaluate-scores``. ``given_moved``: the same
   scores assigned to random units in the text. This baseline is as peaked as the scores and has as
   many ties.
@@ -32,6 +33,7 @@ from torch import Tensor
 from hf_attnprobe.faithfulness.correlation import rank_by_leave_one_out, rank_with_ties
 from hf_attnprobe.functional import explanations
 from hf_attnprobe.functional.intervention import draw_permutation
+from hf_attnprobe.functional.rank import top_overlap
 from hf_attnprobe.protocol import (
     ALL,
     HEAD_SET,
@@ -429,6 +431,7 @@ RANKINGS_WITH_RELATIVE_ROUNDING = (
     "input_gradient",
     "rollout",
     "last_layer",
+    "map",
 )
 """Names of the rankings whose values have a rounding error proportional to the value itself. In other
 rankings, the rounding error is proportional to the largest value in the text."""
@@ -443,6 +446,8 @@ SITE_RANKINGS = (
 SIGNED_SITE_RANKINGS = ("gradient", "product")
 """Names of the rankings whose values can be negative. Negative values belong to units that oppose
 the decision."""
+FITTED_MAP_RANKING = "map"
+"""Name of the ranking by a fitted attention map, which only exists for the whole model."""
 TEXT_RANKINGS = ("input_gradient", "leave_one_out", "random")
 """Names of the rankings that are the same for all heads, because they do not use attention."""
 USER_SCORE_RANKINGS = ("given", "given_moved")
@@ -487,7 +492,8 @@ def compute_ranking(
         observation: Model outputs and attention for a batch.
         site: Head or head group.
         name: Available ranking from :data:`SITE_RANKINGS`, :data:`GROUP_RANKINGS`,
-            :data:`TEXT_RANKINGS` or :data:`USER_SCORE_RANKINGS`, see :func:`is_ranking_available`.
+            :data:`TEXT_RANKINGS` or :data:`USER_SCORE_RANKINGS`, or :data:`FITTED_MAP_RANKING`, see
+            :func:`is_ranking_available`.
         seed: Seed for the random ranking and the shuffled user-provided scores.
         rows: Query rows to be used, see :data:`QueryRows`.
 
@@ -541,15 +547,37 @@ def is_ranking_available(observation: Observation, site: Site, name: str) -> boo
         site: Head or head group.
         name: Ranking name.
     """
-    model = observation.model
     if name in USER_SCORE_RANKINGS:
         return observation.batch.scores is not None
+    return supports_ranking(observation.model, site, name)
+
+
+def supports_ranking(model: AttentionModelBase, site: Site, name: str) -> bool:
+    """Return whether a model supports a ranking, except for rankings by user-provided scores.
+
+    Args:
+        model: Model to be explained.
+        site: Head or head group.
+        name: Ranking name.
+    """
+    if name == FITTED_MAP_RANKING:
+        return model.compute_fitted_map is not None and is_whole_model(model, site)
     if name in HEAD_MAPS:
         return not site.is_group and HEAD_MAPS[name].is_available(model, site)
     if name in GROUP_RANKINGS:
         return _is_group_ranking_available(model, site, name)
     capability = REQUIRED_CAPABILITIES.get(name)
     return capability is None or model.lacks(capability, site) is None
+
+
+def is_whole_model(model: AttentionModelBase, site: Site) -> bool:
+    """Return whether a site is the model's whole attention: its only head, or all heads.
+
+    Args:
+        model: Model whose attention is tested.
+        site: Head or head group.
+    """
+    return site.layer == site.head == ALL or len(model.sites()) == 1
 
 
 def _is_group_ranking_available(model: AttentionModelBase, site: Site, name: str) -> bool:
@@ -610,6 +638,11 @@ def _compute_site_importance(
     if name == "attention":
         is_read = rows == "read" or site.query is not None
         return observation.read(site) if is_read else compute_site_attention(observation, site)
+    if name == FITTED_MAP_RANKING:
+        compute_fitted_map = observation.model.compute_fitted_map
+        # Callers check `is_ranking_available` before.
+        assert compute_fitted_map is not None
+        return compute_fitted_map(observation, site)
     if name in PER_LAYER_MAPS:
         return _sum_head_maps(observation, site, name, rows)
     if name in HEAD_MAPS:
@@ -761,6 +794,27 @@ def rank_scores(name: str, values: Tensor, content: Tensor) -> Tensor:
         return rank_with_ties(values, content)
     largest_value = values.abs().masked_fill(~content, 0).amax(-1, True)
     return rank_with_ties(values, content, largest_value)
+
+
+def measure_top_positions(ranks: Tensor, content: Tensor) -> dict[str, Tensor]:
+    """Measure whether a ranking puts the first or the last unit of each text first.
+
+    Args:
+        ranks: Unit ranks ``[batch, keys]``, larger for more important units.
+        content: Boolean unit mask ``[batch, keys]``.
+
+    Returns:
+        For "first" and "last", 1 if the unit at this position has the largest rank, and 0 otherwise,
+        ``[batch]``. Units that share the largest rank share the 1. NaN in texts with a single unit.
+    """
+    positions = torch.arange(ranks.shape[-1], dtype=torch.float64, device=ranks.device)
+    positions = positions.expand_as(ranks)
+    is_too_short = content.sum(-1) < 2
+    orders = {"first": -positions, "last": positions}
+    return {
+        name: top_overlap(ranks, order, content, 1).masked_fill(is_too_short, torch.nan)
+        for name, order in orders.items()
+    }
 
 
 REMOVAL_STEPS_PER_PASS = 8

@@ -73,16 +73,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hf_attnprobe.core.readings import TestReadings
+from hf_attnprobe.core.readings import TestReadings, make_share_reading
+from hf_attnprobe.faithfulness.correlation import rank_with_ties
 from hf_attnprobe.faithfulness.input_erasure import mark_top_units, predict_without_units
 from hf_attnprobe.faithfulness.options import Scale
 from hf_attnprobe.faithfulness.rankings import (
+    FITTED_MAP_RANKING,
     GROUP_RANKINGS,
     TEXT_RANKINGS,
     USER_SCORE_RANKINGS,
     compute_importance,
     compute_ranking,
     is_ranking_available,
+    is_whole_model,
+    measure_top_positions,
 )
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc
@@ -120,6 +124,12 @@ READINGS: TestReadings = {
         "without the tokens that {key} ranks first, the prediction loses {mean:.2f} of "
         "probability at the standard temperature (mean of the top 1 to 50%)"
     ),
+    "attended_position": make_share_reading(
+        "attention ranks the {key} token first in {mean:.0%} of texts"
+    ),
+    "decisive_position": make_share_reading(
+        "leaving out the {key} token changes the output most in {mean:.0%} of texts"
+    ),
     "largest_loss": (
         "leaving out the most important token costs {mean:.2f} of probability at the standard "
         "temperature"
@@ -141,6 +151,9 @@ class ScaleResult:
         removal: Mean probability loss without the top tokens, in [-1, 1]. It includes the entries
             ``random`` and ``best``; ``best`` is never smaller than any other entry.
         largest_loss: Probability loss without the most important token, in [-1, 1].
+        attended_position: Whether attention ranks the first or the last token first, in [0, 1], by
+            position. NaN in texts with one token; None unless the site contains all heads.
+        decisive_position: The same for the token whose effect is largest. NaN if no token has an effect.
     """
 
     importance: Mapping[str, Tensor]
@@ -148,6 +161,8 @@ class ScaleResult:
     mass_by_chance: Mapping[str, Tensor]
     removal: Mapping[str, Tensor]
     largest_loss: Tensor
+    attended_position: Mapping[str, Tensor] | None = None
+    decisive_position: Mapping[str, Tensor] | None = None
 
 
 @register_test(
@@ -196,7 +211,47 @@ def scale(
             observation, ranks_by_name, losses, largest_removal, options.greedy_units
         ),
         largest_loss=largest_loss.masked_fill(~content.any(-1), torch.nan),
+        **_measure_positions(observation, site, ranks_by_name["attention"], losses, has_effect),
     )
+
+
+def _measure_positions(
+    observation: Observation,
+    site: Site,
+    attention_ranks: Tensor,
+    losses: Tensor,
+    has_effect: Tensor,
+) -> dict[str, dict[str, Tensor]]:
+    """Measure at which positions the most attended and the most important token are.
+
+    Returns:
+        The statistics ``attended_position`` and ``decisive_position``; empty for single heads and layers.
+    """
+    if not is_whole_model(observation.model, site):
+        return {}
+    content = observation.batch.content_mask
+    return {
+        "attended_position": measure_top_positions(attention_ranks, content),
+        "decisive_position": measure_decisive_positions(losses.abs(), content, has_effect),
+    }
+
+
+def measure_decisive_positions(
+    losses: Tensor, content: Tensor, has_effect: Tensor
+) -> dict[str, Tensor]:
+    """Measure whether the first or the last token of each text is the most important one.
+
+    Args:
+        losses: Effects of the tokens, at least 0, ``[batch, keys]``.
+        content: Boolean mask ``[batch, keys]`` for the explained tokens.
+        has_effect: Whether any token of a text has an effect, bool ``[batch]``.
+
+    Returns:
+        Values in [0, 1], ``[batch]``, by position; NaN in texts without an effect.
+    """
+    largest_loss = losses.masked_fill(~content, 0).amax(-1, True)
+    hits = measure_top_positions(rank_with_ties(losses, content, largest_loss), content)
+    return {name: values.masked_fill(~has_effect, torch.nan) for name, values in hits.items()}
 
 
 def compare_with_effects(
@@ -249,7 +304,7 @@ def list_rankings(observation: Observation, site: Site) -> tuple[str, ...]:
     """
     has_all_attention = site.is_group or len(observation.model.sites()) == 1
     site_rankings = EVALUATED_GROUP_RANKINGS if has_all_attention else EVALUATED_HEAD_RANKINGS
-    candidates = (*site_rankings, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
+    candidates = (*site_rankings, FITTED_MAP_RANKING, *TEXT_RANKINGS, *USER_SCORE_RANKINGS)
     return tuple(name for name in candidates if is_ranking_available(observation, site, name))
 
 

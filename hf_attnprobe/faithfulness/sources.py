@@ -52,7 +52,8 @@ Random halves, on request
 
 Compared rankings
     Attention, unit length, and deletion itself; for all heads together also the last layer's
-    attention; user-provided scores, see ``attnprobe evaluate-scores``.
+    attention and a fitted map, see ``attnprobe audit --map``; user-provided scores, see ``attnprobe
+    evaluate-scores``.
 
 Interpretation
     If precision@1 is far above chance, length and position, attention finds the source. This does
@@ -77,7 +78,14 @@ from hf_attnprobe.faithfulness.passage_units import (
     measure_deletion_effects,
     measure_losses_without,
 )
-from hf_attnprobe.faithfulness.rankings import USER_SCORE_RANKINGS, read_user_scores
+from hf_attnprobe.faithfulness.rankings import (
+    FITTED_MAP_RANKING,
+    USER_SCORE_RANKINGS,
+    compute_importance,
+    is_ranking_available,
+    measure_top_positions,
+    read_user_scores,
+)
 from hf_attnprobe.faithfulness.registry import register_test
 from hf_attnprobe.functional import aopc, attribution
 from hf_attnprobe.functional.divergence import (
@@ -155,6 +163,10 @@ READINGS: TestReadings = {
     ),
     "unit_loss": "without unit {key} the answer loses {mean:.2f} nats",
     "unit_attention": "unit {key} receives {mean:.2f} of the attention",
+    "attended_position": make_share_reading(
+        "attention ranks the {key} unit first in {mean:.0%} of texts"
+    ),
+    "unit_map": "unit {key} has the score {mean:.2f} in the fitted map",
     "smallest_set": (
         "the smallest set of units without which the greedy answer changes has {mean:.1f} units "
         "(mean over texts with such a set)"
@@ -195,6 +207,9 @@ class SourcesResult:
             heads.
         unit_attention: Attention to each unit, by unit number; None unless the site contains all
             heads.
+        attended_position: Whether attention ranks the first, the last or the longest unit first, in
+            [0, 1], by position. NaN in one-unit passages; None unless the site contains all heads.
+        unit_map: Score of each unit in the fitted map, by unit number; None without a map.
         shapley_agreement: Gini correlation with the Shapley values in [−1, 1], on request.
         smallest_set: Size of the smallest set of units whose deletion changes the answer, on request.
             NaN if no set does.
@@ -215,6 +230,8 @@ class SourcesResult:
     mass_by_chance: Mapping[str, Tensor]
     unit_loss: Mapping[str, Tensor] | None = None
     unit_attention: Mapping[str, Tensor] | None = None
+    unit_map: Mapping[str, Tensor] | None = None
+    attended_position: Mapping[str, Tensor] | None = None
     shapley_agreement: Mapping[str, Tensor] | None = None
     smallest_set: Tensor | None = None
     no_smallest_set: Tensor | None = None
@@ -266,6 +283,7 @@ def sources(
     score_shares = _normalise_scores(scores, content)
     effect_shares = normalise_positive_part(effects, content)
     is_whole_model = covers_all_heads(observation, site)
+    has_map = FITTED_MAP_RANKING in scores
     return SourcesResult(
         contextual_gain=log_prob - model.compute_log_prob(observation, probs_without_passage),
         answer_is_greedy=model.is_greedy(observation).double(),
@@ -286,6 +304,10 @@ def sources(
         },
         unit_loss=split_by_unit(effects, content) if is_whole_model else None,
         unit_attention=split_by_unit(attention, content) if is_whole_model else None,
+        unit_map=split_by_unit(scores[FITTED_MAP_RANKING], content) if has_map else None,
+        attended_position=_measure_attended_positions(ranks_by_name, content)
+        if is_whole_model
+        else None,
         **_analyse_all_sets(
             observation,
             compared_ranks | {"deletion": ranks_by_name["deletion"]},
@@ -341,6 +363,8 @@ def _score_units(
     if site.layer == site.head == ALL and len(observation.attention) > 1:
         last_layer = max(observation.model.get_heads_by_layer(site))
         scores["last layer"] = observation.read(Site(last_layer, ALL, site.query))
+    if is_ranking_available(observation, site, FITTED_MAP_RANKING):
+        scores[FITTED_MAP_RANKING] = compute_importance(observation, site, FITTED_MAP_RANKING)
     if options.masks:
         scores["contextcite"] = _fit_contextcite(observation, options.masks, seed)
     if observation.batch.scores is not None:
@@ -428,6 +452,15 @@ def _find_source(
     source_position = source_ranks.argmax(-1).double()
     hits = {name: values.where(has_source, torch.nan) for name, values in hits.items()}
     return hits, source_position.where(has_source, torch.nan)
+
+
+def _measure_attended_positions(
+    ranks_by_name: Mapping[str, Tensor], content: Tensor
+) -> dict[str, Tensor]:
+    """Measure whether attention ranks the first, the last or the longest unit first, ``[batch]``."""
+    hits_by_position = measure_top_positions(ranks_by_name["attention"], content)
+    hits = top_overlap(ranks_by_name["attention"], ranks_by_name["length"], content, 1)
+    return {**hits_by_position, "longest": hits.where(content.sum(-1) > 1, torch.nan)}
 
 
 def _compute_agreements(

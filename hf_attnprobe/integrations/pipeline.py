@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.wrappers import unwrap_module
+from hf_attnprobe.attention_map import AttentionMap
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.audits.text_scores import Explainer, choose_model_attention
@@ -33,7 +34,6 @@ from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
 from hf_attnprobe.inference.word_boundaries import choose_level
-from hf_attnprobe.maps.attention_map import AttentionMap
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hf_attnprobe.attention_map import MAP_FILE, AttentionMap
 from hf_attnprobe.cards.card import (
     PublishedRows,
     extract_user_text,
@@ -27,6 +28,7 @@ from hf_attnprobe.cards.metadata import (
     build_eval_result_files,
     name_audits,
     replace_local_paths,
+    strip_local_folders,
     strip_record_folders,
 )
 from hf_attnprobe.checkpoints.hub import HubClient
@@ -116,7 +118,7 @@ class AuditFolder:
         return DatasetReference.from_name(self.report.dataset.name)
 
     def get_public_names(self, model_id: str) -> dict[str, str]:
-        """Map the local paths of the model and the data set to public names for published files.
+        """Map the local paths of the model, its map and the data set to names for published files.
 
         Args:
             model_id: Public model name.
@@ -132,6 +134,8 @@ class AuditFolder:
         model_names = [self.report.model, origin.get("checkpoint")]
         data_names = [self.report.dataset.name]
         for run_settings in all_settings:
+            map_name = str(run_settings.get("map", ""))
+            public_names[map_name] = strip_local_folders(map_name)
             model_names.append(run_settings.get("model"))
             data_names.append(run_settings.get("dataset"))
         public_names |= {str(model_name): model_id for model_name in model_names}
@@ -224,7 +228,8 @@ def write_card(
     """Write or update the model card of a checkpoint, and optionally publish it with the model.
 
     The card describes the model, its training and its use. It contains the audit results with confidence
-    intervals, and explains the limits of attention as an explanation. In README.md, the card is between
+    intervals, and explains the limits of attention as an explanation. If the folder contains a fitted
+    attention map (``attention_map.json``), the card shows its certificate. In README.md, the card is between
     two comments; text outside them and existing metadata are kept. Results on data sets of the Hub are
     also written to ``.eval_results``, from which the Hub shows them on the page of the model.
 
@@ -241,7 +246,7 @@ def write_card(
         Path of the card and URLs of the repositories.
 
     Raises:
-        AttnProbeError: There is no checkpoint, an audit belongs to another model, the existing card
+        AttnProbeError: There is no checkpoint, an audit or the map belongs to another model, the existing card
             contains results but ``audits`` is empty, README.md cannot be merged, or publication failed.
 
     Example:
@@ -266,15 +271,38 @@ def write_card(
             f"the folders of the audits, or delete {README_FILE}."
         )
     checkpoint = describe_checkpoint(folder, loaded_model, options.push_to_hub)
+    attention_map = load_local_map(folder, compute_fingerprint(loaded_model))
     card = CardContent(
         checkpoint=checkpoint,
         audits=tuple(summarize_audit(audit, checkpoint.name) for audit in loaded_audits),
         data_id=options.data_id,
         license=options.license,
+        map_description="" if attention_map is None else attention_map.description,
+        map_certificate="" if attention_map is None else attention_map.certificate_text,
     )
     if options.push_to_hub is None:
         return WrittenCard(write_readme_locked(folder, card))
     return _publish(folder, card, loaded_audits, options.push_to_hub, options)
+
+
+def load_local_map(folder: Path, fingerprint: str) -> AttentionMap | None:
+    """Load the fitted attention map that is stored next to a model.
+
+    Args:
+        folder: Folder of the checkpoint.
+        fingerprint: Hash of the checkpoint weights.
+
+    Returns:
+        The map; None if the folder contains none.
+
+    Raises:
+        AttnProbeError: The map belongs to another model, or its file is damaged.
+    """
+    if not (folder / MAP_FILE).is_file():
+        return None
+    attention_map = AttentionMap.from_pretrained(folder)
+    attention_map.check_fingerprint(fingerprint)
+    return attention_map
 
 
 def describe_upload(options: CardOptions, n_audits: int) -> str:

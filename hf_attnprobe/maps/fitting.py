@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hf_attnprobe.attention_map import (
+    MAP_FILE,
+    MEAN_CANDIDATE,
+    AttentionMap,
+    GateValue,
+    HeadIndex,
+    MapCertificate,
+    ShuffledControl,
+    compute_head_shares,
+)
 from hf_attnprobe.audits.audited_model import ModelLike
 from hf_attnprobe.audits.cost_model import AuditProgress
 from hf_attnprobe.audits.identity import hash_json
@@ -34,20 +44,10 @@ from hf_attnprobe.faithfulness.scale import compute_leave_one_out_losses, list_r
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
 from hf_attnprobe.inference.encoding import InputReader, Text
-from hf_attnprobe.maps.attention_map import (
-    MAP_FILE,
-    AttentionMap,
-    GateValue,
-    MapCertificate,
-    compute_head_shares,
-)
 from hf_attnprobe.maps.options import CHOOSING_SHARE, CHOOSING_SHARE_RANGE, REFUSED_OPTIONS
 from hf_attnprobe.maps.selection import (
-    MEAN_CANDIDATE,
     MIN_CHOOSING_TEXTS,
     Candidate,
-    HeadIndex,
-    ShuffledControl,
     TextCosts,
     list_candidates,
     run_shuffled_control,

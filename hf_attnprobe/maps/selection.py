@@ -29,13 +29,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from hf_attnprobe.attention_map import HeadIndex, ShuffledControl
 from hf_attnprobe.functional.rank import gini_correlation
 from hf_attnprobe.statistics.estimates import estimate_mean
 from hf_attnprobe.statistics.sampling import order_by_hash
 
-
-HeadIndex = tuple[int, int]
-"""Layer and head."""
 
 HEAD_COUNTS = (1, 2, 4, 8, 16, 32)
 """Numbers of heads among which cross-validation chooses. More heads than the model has are left out."""
@@ -52,8 +50,6 @@ SMALLEST_COST = 1e-6
 NEGLIGIBLE_DIFFERENCE = 0.01
 """Difference between two agreements that does not count, so that the simpler candidate is chosen."""
 
-MEAN_CANDIDATE = "attention"
-"""Name of the ranking by the model's attention as a whole, the mean of all heads."""
 LAYER_CANDIDATE = "best layer"
 """Name of the candidate that averages the heads of one layer."""
 HEADS_CANDIDATE = "best heads"
@@ -305,24 +301,6 @@ def split_into_folds(ids: Sequence[int]) -> list[list[int]]:
 
 
 # --- Control -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class ShuffledControl:
-    """Maps that were chosen by shuffled costs, measured on other texts with shuffled costs.
-
-    Attributes:
-        n_runs: Number of repetitions, each with another shuffle.
-        mean: Mean agreement over the repetitions.
-        largest: Largest agreement.
-        n_passing: Number of repetitions in which the lower end of the agreement's 95% interval
-            reaches the threshold for a yes.
-    """
-
-    n_runs: int
-    mean: float
-    largest: float
-    n_passing: int
 
 
 def run_shuffled_control(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
-SIGNED_RANKINGS = ("gradient", "leave_one_out", "knockout", "contrast", "map")
+SIGNED_RANKINGS = ("product", "gradient", "leave_one_out", "knockout", "contrast", "map")
 """Names of the rankings with positive and negative scores.
 
 A positive score supports the prediction, a negative score opposes it.
@@ -26,6 +26,9 @@ PASSAGE_GAIN_LABEL = "nats that the answer gains by the passage"
 
 The number is the answer's log-probability with the passage minus the one without it, in nats.
 """
+
+UNSIGNED_ALTERNATIVES = ("last_layer", "rollout", "input_gradient")
+"""Names of the rankings without negative scores that a report may display next to attention."""
 
 AGREEMENT_REASON = "attention and leave-one-out agree most"
 """Reason for displaying the example text on which attention and leave-one-out agree most."""
@@ -93,6 +96,8 @@ class HighlightedText:
             later units moving up, in nats; NaN for units that were not checked. Empty if not
             measured.
         unit_map: positions of the units, if the input is an image or a bag with coordinates.
+        least_effect: smallest leave-one-out score, in nats, that counts as more than noise; None if
+            not measured.
 
     Raises:
         ValueError: If the number of scores differs from the number of units, or a position is out of
@@ -119,6 +124,7 @@ class HighlightedText:
     is_greedy: bool | None = None
     noise: tuple[float, ...] = ()
     unit_map: UnitMap | None = None
+    least_effect: float | None = None
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
@@ -193,22 +199,36 @@ class HighlightedText:
         is_noise = loss <= 0 or (self.matters is not None and most_important not in self.matters)
         if is_noise:
             statement = f"No single {self.unit} supports the answer more than noise"
+        elif loss < MIN_SOURCE_LOSS:
+            statement = (
+                f"The answer rests on no single {self.unit} (without {self.unit} {most_important + 1}, "
+                f"it is {_describe_loss(loss)})"
+            )
         else:
             degree = "" if loss >= HALVING_LOSS else " slightly"
             statement = (
                 f"The answer depends{degree} on {self.unit} {most_important + 1} "
                 f"({_describe_loss(loss)} without it)"
             )
-        attended_unit = f"{self.unit} {most_attended + 1}"
-        if most_important == most_attended and not is_noise:
-            attended_unit = "it"
+        named_unit = None if is_noise else most_important
+        attended_unit = self._name_unit(most_attended, named_unit)
+        ranking_clause = f"attention ranks {attended_unit} first"
+        if "map" in self.scores:
+            first_in_map = _index_of_largest(self.scores["map"])
+            map_unit = self._name_unit(first_in_map, named_unit)
+            ranking_clause += f", and the fitted map ranks {map_unit} first"
+            if first_in_map == most_attended:
+                ranking_clause = f"attention and the fitted map rank {attended_unit} first"
         caveat = ""
         if self.is_greedy is False:
             caveat = " The model itself would give another answer."
         return (
-            f"{statement}; attention ranks {attended_unit} first.{self._opposing_summary}"
-            f"{self._margin_summary}{caveat}"
+            f"{statement}; {ranking_clause}.{self._opposing_summary}{self._margin_summary}{caveat}"
         )
+
+    def _name_unit(self, position: int, named_position: int | None) -> str:
+        """Name a unit, such as "sentence 3"; the unit that the sentence has named is "it"."""
+        return "it" if position == named_position else f"{self.unit} {position + 1}"
 
     @property
     def _opposing_summary(self) -> str:
@@ -282,6 +302,8 @@ class HighlightedText:
             lines.append(f"{row}  {token}")
         if self.matters is not None:
             legend = f"nats that the answer loses without the {self.unit}; * more than noise"
+            if self.least_effect is not None:
+                legend += f", at least {self.least_effect:.2f}"
             if has_missing_scores:
                 legend += f"; {MISSING_SCORE_TEXT} not measured"
             lines.append(legend)
@@ -321,6 +343,12 @@ def strip_chat_markers(text: str) -> str:
     return CHAT_TEMPLATE_MARKERS.sub("", text).strip()
 
 
+MIN_SOURCE_LOSS = 0.5
+"""Smallest decrease of log-probability, in nats, at which an answer rests on a single unit.
+
+With planted prompts and SmolLM2-135M, the unit with the largest loss was the planted one in 94 of 94
+prompts with a loss of at least 1 nat, in 7 of 9 with 0.5 to 1, and in 7 of 17 with less than 0.5.
+"""
 HALVING_LOSS = math.log(2)
 """Decrease of log-probability, in nats, that makes an answer half as likely."""
 

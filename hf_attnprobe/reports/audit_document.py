@@ -43,10 +43,8 @@ from hf_attnprobe.reports.head_tables import (
     build_head_maps,
     build_head_table,
     build_parts_section,
-    build_prune_table,
     describe_head_pairs,
     describe_important_heads,
-    format_prune_title,
     has_several_heads,
     list_heads,
     list_tested_heads,
@@ -523,12 +521,6 @@ def build_heads_section(report: AuditResult) -> Section | None:
     if sites == {ALL_ATTENTION_SITE} or not has_several_heads(report.statistics):
         return None
     summary = describe_important_heads(report)
-    curve = report.prune
-    prune_block = None
-    if curve is not None:
-        prune_block = Collapsible(
-            format_prune_title(curve), [build_prune_table(curve, report.words)]
-        )
     return Section(
         "Which heads matter",
         [
@@ -539,7 +531,6 @@ def build_heads_section(report: AuditResult) -> Section | None:
                 "All numbers of heads and groups of heads",
                 [HEAD_TABLE_NOTE, build_head_table(report)],
             ),
-            prune_block,
         ],
         id="heads",
     )

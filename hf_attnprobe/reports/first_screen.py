@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import (
@@ -20,7 +22,14 @@ from hf_attnprobe.documents.blocks import (
     Table,
     UserText,
 )
-from hf_attnprobe.reports.alternatives import recommend_alternative
+from hf_attnprobe.plots.highlighted_text import MIN_SOURCE_LOSS
+from hf_attnprobe.reports.alternatives import (
+    describe_fitted_map,
+    describe_user_scores,
+    measure_all_rankings,
+    recommend_alternative,
+    recommend_fit_map,
+)
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
 from hf_attnprobe.reports.next_step import count_shares, has_stopped_early, recommend_next_step
 from hf_attnprobe.reports.result import AuditResult
@@ -32,8 +41,7 @@ from hf_attnprobe.reports.verdict import (
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE
-from hf_attnprobe.statistics.questions import ALL_QUESTIONS, COMPARED_RANKINGS
-from hf_attnprobe.statistics.scale import compute_faithfulness
+from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
     DISPLAY_ADVICE,
@@ -95,6 +103,10 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     if not has_too_few_texts:
         sentences |= _describe_effects(report)
     sentences |= {
+        "sources": describe_missing_sources(report),
+        "position": describe_position_bias(report),
+        "scores": describe_user_scores(report),
+        "fitted map": describe_fitted_map(report),
         "heads": describe_important_heads(report),
         "time": _describe_time_limit(report),
         "texts": " ".join(
@@ -149,7 +161,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     advice = recommend_next_step(report)
     if isinstance(advice, CodeBlock):
         return NextStep("Run this command:", advice.text)
-    return NextStep(advice) if advice else None
+    return NextStep(advice) if advice else recommend_fit_map(report)
 
 
 def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
@@ -239,6 +251,63 @@ def describe_source_hits(report: AuditResult) -> str | None:
     return (
         f"In {counts['found']:.0f} of {prompts}, attention is highest on the {unit} that the answer "
         f"depends on. {', '.join(baseline_counts)}."
+    )
+
+
+def describe_missing_sources(report: AuditResult) -> str:
+    """Describe how many answers rest on no single unit, and the noise floor of the losses.
+
+    Args:
+        report: the audit's result.
+
+    Returns:
+        Sentences; empty for other models than language models, or if every answer has a source and
+        rounding is negligible.
+    """
+    evidence = report.evidence
+    if evidence is None or "unit_loss@0" not in evidence.texts:
+        return ""
+    names = [name for name in evidence.texts.statistic_names if name.startswith("unit_loss@")]
+    losses = np.stack([evidence.get_values(name) for name in names])
+    largest_losses = np.nan_to_num(losses, nan=-np.inf).max(0)
+    n_without = int((largest_losses < MIN_SOURCE_LOSS).sum())
+    unit = report.words.units.removesuffix("s")
+    sentences = []
+    if n_without:
+        prompts = report.words.format_text_count(len(largest_losses))
+        sentences.append(
+            f"In {n_without} of {prompts}, the answer rests on no single {unit}: none costs it "
+            f"{MIN_SOURCE_LOSS:g} nats or more."
+        )
+    noise_floor = report.provenance.get("noise_floor")
+    if noise_floor:
+        options = report.provenance["options"].get("knockout", {})
+        threshold = max(noise_floor, options.get("least_effect", 0.0))
+        sentences.append(
+            f"Losses below {threshold:.2g} nats count as noise: rounding changes them by up to "
+            f"{noise_floor:.2g} in this number format."
+        )
+    return " ".join(sentences)
+
+
+def describe_position_bias(report: AuditResult) -> str:
+    """Describe the position or length that attention prefers, if this does not explain the predictions.
+
+    Args:
+        report: the audit's result.
+
+    Returns:
+        A sentence; empty if attention has no clear preference, or if this was not measured.
+    """
+    bias = report.position_bias
+    if bias is None:
+        return ""
+    unit = report.words.units.removesuffix("s")
+    texts = report.words.format_text_count(bias.n)
+    explained = "answer" if report.words.kind == "answer" else "prediction"
+    return (
+        f"Attention ranks the {bias.position} {unit} first in {bias.n_attended:.0f} of {texts}; the "
+        f"{explained} depends most on this {unit} in {bias.n_decisive:.0f}."
     )
 
 
@@ -632,19 +701,11 @@ def build_rankings_table(report: AuditResult) -> Table | None:
     Returns:
         The table, best ranking first; None if only one ranking was measured.
     """
-    evidence = report.evidence
-    if evidence is None:
-        return None
-    explained = evidence.explained_evidence
-    ranking_names = {"attention": "attention", **COMPARED_RANKINGS}
-    scores = {}
-    for key, ranking_name in ranking_names.items():
-        score = compute_faithfulness(explained.texts, key, explained.parts).score
-        if (score.n or 0) >= MIN_DISPLAYED_TEXTS:
-            scores[ranking_name] = score
-    scores_from_best = sorted(scores.items(), key=lambda item: -item[1].value)
     rows: list[list[Cell]] = [
-        [ranking_name, FormattedNumber(score.value, score.ci95, digits=2)]
-        for ranking_name, score in scores_from_best
+        [
+            ranking.label,
+            FormattedNumber(ranking.faithfulness.value, ranking.faithfulness.ci95, digits=2),
+        ]
+        for ranking in measure_all_rankings(report)
     ]
     return Table(["ranking", "faithfulness [95%]"], rows) if len(rows) > 1 else None

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.documents.blocks import Cell, FormattedNumber, Section, Table
@@ -18,7 +16,6 @@ from hf_attnprobe.plots.chart import Grid, HeatMap
 from hf_attnprobe.statistics.estimates import (
     MIN_DISPLAYED_TEXTS,
     Estimate,
-    compute_share_interval,
 )
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Rule
 from hf_attnprobe.statistics.head_pairs import HeadPair, HeadPairs
@@ -35,11 +32,9 @@ from hf_attnprobe.statistics.heads import (
 )
 from hf_attnprobe.statistics.rows import STOPPING_KEY
 from hf_attnprobe.statistics.summary import ALL_TEXTS_GROUP, Statistic
-from hf_attnprobe.statistics.wording import CLASS_WORDING, Wording
 
 
 if TYPE_CHECKING:
-    from hf_attnprobe.faithfulness.head_ablation import PruneCurve
     from hf_attnprobe.reports.result import AuditResult
 
 EDIT_COLUMN_TITLES = {
@@ -723,52 +718,3 @@ def _get_head_order(
     if head is not None and head.effect.n:
         return group, 2, -head.effect.value
     return group, 3, 0.0
-
-
-# --- removal of heads ---------------------------------------------------------------------
-
-
-def build_prune_table(curve: "PruneCurve", words: Wording = CLASS_WORDING) -> Table:
-    """Build a table with the accuracy after each number of removed heads.
-
-    If texts have several labels, accuracy is a mean of proportions and gets no binomial interval.
-
-    Args:
-        curve: accuracy and agreement with the intact model, by number of removed heads.
-        words: wording for this prediction type.
-    """
-    rows: list[list[Cell]] = []
-    for n_removed, agreement, accuracy in zip(
-        curve.n_removed, curve.agreement, curve.accuracy, strict=True
-    ):
-        if words.has_parts:
-            accuracy_cell = FormattedNumber(accuracy)
-        else:
-            accuracy_cell = _format_share(accuracy, curve.n_labelled)
-        rows.append([n_removed, _format_share(agreement, curve.n_texts), accuracy_cell])
-    accuracy_title = f"accuracy{words.aside}" if words.has_parts else "accuracy"
-    return Table(["heads removed", "predictions kept", accuracy_title], rows, sortable=False)
-
-
-def format_prune_title(curve: "PruneCurve") -> str:
-    """Return the title for the table of removed heads.
-
-    Args:
-        curve: accuracy and agreement with the intact model, by number of removed heads.
-    """
-    title = "heads zero-ablated together, the least important (zero_tvd) first"
-    if curve.crossed:
-        title += (
-            f"; {curve.n_texts} texts, cross-validated: the order for each half comes from the "
-            "other half"
-        )
-    return title
-
-
-def _format_share(share: float, n_texts: int) -> FormattedNumber:
-    """Format a proportion of texts with its binomial interval, if there are any texts."""
-    if not n_texts:
-        return FormattedNumber(share)
-    n_counted_texts = np.array(round(share * n_texts))
-    low, high = compute_share_interval(n_counted_texts, np.array(n_texts)).tolist()
-    return FormattedNumber(share, (low, high))

@@ -12,7 +12,6 @@ from typing import Any
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_fields, parse_plain
 from hf_attnprobe.data.examples import DatasetName
-from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.reports.verdict import (
     MAIN_QUESTION,
@@ -20,13 +19,15 @@ from hf_attnprobe.reports.verdict import (
     format_conclusion,
 )
 from hf_attnprobe.statistics.differences import Comparison
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.evidence import Evidence, build_evidence
 from hf_attnprobe.statistics.grades import Answer, Rule
 from hf_attnprobe.statistics.head_pairs import HeadPairs
 from hf_attnprobe.statistics.heads import HeadEvaluation, evaluate_heads
+from hf_attnprobe.statistics.position_bias import PositionBias, find_position_bias
+from hf_attnprobe.statistics.questions import COMPARED_RANKINGS
 from hf_attnprobe.statistics.rows import Rows, make_empty_rows
-from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, NO_ESTIMATE
+from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, NO_ESTIMATE, compute_faithfulness
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
     Finding,
@@ -54,7 +55,6 @@ class AuditResult:
         statistics: statistics over all texts and by predicted class.
         provenance: settings, versions and fingerprints.
         examples: example texts with token scores, stored in ``texts.json``.
-        prune: accuracy after several heads are zero-ablated together; None if not measured.
         head_pairs: heads that only work together or replace each other; None if not measured.
         comparisons: paired tests that compare rankings.
         findings: the answer to every question.
@@ -73,7 +73,6 @@ class AuditResult:
     statistics: tuple[Statistic, ...]
     provenance: dict
     examples: tuple[HighlightedText, ...] = ()
-    prune: PruneCurve | None = None
     head_pairs: HeadPairs | None = None
     comparisons: tuple[Comparison, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -181,6 +180,27 @@ class AuditResult:
         return build_evidence(self.distinct_rows, classes, words=self.words)
 
     @cached_property
+    def ranking_faithfulness(self) -> dict[str, Estimate]:
+        """Faithfulness of attention and of all rankings that were compared with it, by name.
+
+        A ranking is left out if fewer than two parts of its faithfulness were measured.
+        """
+        if self.evidence is None:
+            return {}
+        explained = self.evidence.explained_evidence
+        names = ("attention", *COMPARED_RANKINGS, "given_moved")
+        scores = {
+            name: compute_faithfulness(explained.texts, name, explained.parts).score
+            for name in names
+        }
+        return {name: score for name, score in scores.items() if score.n}
+
+    @cached_property
+    def position_bias(self) -> PositionBias | None:
+        """Position or length that attention prefers although it does not explain the predictions."""
+        return None if self.evidence is None else find_position_bias(self.evidence)
+
+    @cached_property
     def head_evaluations(self) -> list[HeadEvaluation]:
         """Path share, effect and faithfulness of single heads and groups of heads.
 
@@ -223,6 +243,12 @@ def convert_report_to_json(report: AuditResult) -> dict:
         "score": _convert_score(report),
         "verdict": _convert_verdict(report),
         "accuracy": report.accuracy,
+        "rankings": {
+            name: convert_to_plain(score.plain_estimate)
+            for name, score in report.ranking_faithfulness.items()
+            if (score.n or 0) >= MIN_DISPLAYED_TEXTS
+        },
+        "position_bias": convert_to_plain(report.position_bias),
         "findings": convert_to_plain(report.findings),
         "statistics": convert_to_plain(report.statistics),
         "contradictions": list(report.contradictions),
@@ -290,7 +316,6 @@ def convert_extras_to_json(report: AuditResult) -> dict:
         report: the audit's result.
     """
     return {
-        "prune": convert_to_plain(report.prune),
         "head_pairs": convert_to_plain(report.head_pairs),
         "example_ids": list(report.example_ids),
     }

@@ -498,7 +498,7 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
             # If copies of a text were merged, a difference can be between −1 and 1.
             n_first = int((pair.differences > 0).sum())
             n_second = int((pair.differences < 0).sum())
-            p_values[column] = _compute_sign_test_p_value(n_first, n_second)
+            p_values[column] = compute_sign_test_p_value(n_first, n_second)
         comparison = Comparison(
             **vars(estimate),
             test=test,
@@ -515,7 +515,7 @@ def _compare_chunk(test: str, pairs: Sequence[_RankingPair], seed: int) -> list[
     return comparisons
 
 
-def _compute_sign_test_p_value(n_first: int, n_second: int) -> float:
+def compute_sign_test_p_value(n_first: int, n_second: int) -> float:
     """Compute the two-sided p-value of the exact sign test.
 
     The null hypothesis is that each of two rankings wins a text with a probability of one half.

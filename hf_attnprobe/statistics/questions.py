@@ -196,6 +196,7 @@ COMPARED_RANKINGS = {
     "leave_one_out": "leave-one-out itself",
     "rollout": "attention rollout",
     "last_layer": "attention of the last layer",
+    "map": "the fitted map",
     "given": "the user-provided scores",
 }
 """Maps each ranking that is compared with attention to its label in reports."""

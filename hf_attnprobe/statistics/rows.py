@@ -44,11 +44,17 @@ CLASS_STATISTICS = ("predicted_class", "label")
 The statistics ``label@NAME`` of models with several labels belong to them too. A negative number means
 that there is no class.
 """
-UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters")
+UNIT_STATISTICS = ("unit_loss", "unit_attention", "unit_knockout", "unit_matters", "unit_map")
 """Statistics of a single unit of a passage, such as a sentence.
 
 The key after "@" is the number of the unit: ``unit_loss@0`` belongs to the first unit. Reports do not
 average these statistics over texts.
+"""
+POSITION_STATISTICS = ("attended_position", "decisive_position", "exchange_decisive_position")
+"""Statistics about the positions of the most attended and the most important unit in a text.
+
+The key after "@" is a position, such as "last". The statistic is 1 if the unit at this position comes
+first in the ranking. A report turns these statistics into one sentence, and does not list their means.
 """
 COLUMN_FIELDS = ["test", "statistic", "layer", "head"]
 """Names of the four elements of a :data:`Column`, in their order."""
@@ -141,7 +147,7 @@ class Rows:
 
         def is_test_column(test: str, statistic: str, *site: int) -> bool:
             name, _, _ = statistic.partition("@")
-            return test != PREDICTION_TEST and name not in UNIT_STATISTICS
+            return test != PREDICTION_TEST and name not in (*UNIT_STATISTICS, *POSITION_STATISTICS)
 
         return self.select(is_test_column).drop_unmeasured_texts()
 

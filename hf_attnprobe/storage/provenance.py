@@ -95,6 +95,11 @@ EARLIER_RUNS_KEY = "earlier_runs"
 
 It only lists settings that differ from those of the last run, and is missing if there are none.
 """
+FITTED_MAP_KEY = "fitted_map"
+"""Provenance key of the fitted attention map that an audit compared with attention.
+
+Its entries are the name of the ranking in the rows, the description of the map, and the certificate.
+"""
 UNSUPPORTED_TESTS_KEY = "unsupported_tests"
 """Provenance key of the tests that a verdict usually requires, but that the model cannot run.
 
@@ -111,6 +116,7 @@ class Provenance(TypedDict, total=False):
         different_texts: Number of different texts; only if a text occurs several times.
         unsupported_tests: Reasons for tests that a verdict usually requires, but that the model cannot
             run, by test name.
+        fitted_map: Ranking, description and certificate of the attention map of ``--map``.
         options: Options of each test, by test name.
         sites: Tested layers and heads.
         head_sets: Names of tested head sets.
@@ -125,6 +131,8 @@ class Provenance(TypedDict, total=False):
         text_columns: Names of the data set columns that contain the texts.
         dtype: Number format for the computation, such as "float32".
         sharpness: Factor on the logits for the standard temperature.
+        noise_floor: Largest difference between losses of an answer, in nats, that rounding alone
+            causes; only for language models in half precision.
         segment: The tested text in each pair; None for both texts.
         unit_of_number: Unit in which a regression model predicts.
         instance: Name of one instance, such as "patch"; only if the inputs are bags or images.
@@ -142,6 +150,7 @@ class Provenance(TypedDict, total=False):
     data_fingerprint: str | dict[str, str]
     different_texts: int
     unsupported_tests: dict[str, str]
+    fitted_map: dict[str, str]
     options: dict[str, dict[str, Any]]
     sites: dict[str, Any]
     head_sets: tuple[str, ...]
@@ -156,6 +165,7 @@ class Provenance(TypedDict, total=False):
     text_columns: str | None
     dtype: str
     sharpness: float
+    noise_floor: float
     segment: str | None
     unit_of_number: str
     instance: str

@@ -211,6 +211,8 @@ def test_bad_input(checkpoints, reviews_folder, tmp_path):
             match=r"needs at least one version to compare|expected a list for versions",
         ):
             compare(checkpoints[0], versions, reviews_folder, output_dir=tmp_path / "out")
+    options = {"output_dir": tmp_path / "out", "options": AuditOptions(map="map")}
+    refused("--map belongs to one model", compare, checkpoints[0], ["int8"], "d", **options)
     assert not (tmp_path / "out").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("mine")

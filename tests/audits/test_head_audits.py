@@ -2,23 +2,15 @@
 
 import shutil
 
-import numpy as np
 import pandas as pd
 import pytest
 from transformers import BertModel, FNetConfig, FNetForSequenceClassification
 
 from hf_attnprobe import build_tokenizer, make_rationale_dataset
-from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits.site_selection import assign_half
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.faithfulness.head_ablation import measure_prune_curve
-from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import tokenize
-from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.head_tables import get_head_means
-from hf_attnprobe.reports.report import parse_report
-from hf_attnprobe.reports.result import convert_extras_to_json, convert_report_to_json
-from hf_attnprobe.statistics.sampling import draw_sample
+from hf_attnprobe.reports.report import read_audit
 from tests.helpers import tiny_models
 from tests.helpers.audit_by_name import audit_by_name
 from tests.helpers.compare_rows import assert_same_rows
@@ -70,22 +62,21 @@ def test_every_head_and_every_test(folder, data, tmp_path):
     ):
         assert get_head_means(report.statistics, name).keys() == heads
     text = (tmp_path / "out" / "report.md").read_text()
-    assert "heads zero-ablated together" in text
-    assert report.prune.n_removed[-1] == len(heads) and report.prune.agreement[0] == 1.0
+    assert "Which heads matter" in text
+    assert report.head_pairs is not None
 
 
-def test_the_prune_curve_can_be_left_out(folder, data, tmp_path, cli):
+def test_pairs_of_heads_can_be_left_out(folder, data, tmp_path, cli):
     kept, left_out = (
         quick(folder, data, tests=["head_ablation"], prune=prune) for prune in (True, False)
     )
-    assert kept.prune is not None and left_out.prune is None
+    assert kept.head_pairs is not None and left_out.head_pairs is None
     assert kept.statistics == left_out.statistics
     data.select(range(4)).save_to_disk(tmp_path / "data")
     command = ["audit", "--model", folder, "--dataset", tmp_path / "data", "--split", "train"]
     command += ["--tests", "head_ablation", "--no-prune", "--output-dir", tmp_path / "out"]
     assert cli(*command).code == 0
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "eads zero-ablated together, the least" not in text
+    assert read_audit(tmp_path / "out").head_pairs is None
 
 
 def means(rows, statistic, ids):
@@ -156,42 +147,6 @@ def test_a_screen_of_texts_of_one_half_is_refused(folder, data, tmp_path):
     texts = [row | {"example_id": i} for i, row in zip(ids, data.to_list()[:3], strict=True)]
     refused("Audit more texts", quick, folder, texts, screen=1, output_dir=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    report = quick(folder, texts, tests=["head_ablation"])  # no half to take it from
-    assert report.prune is None
-
-
-@pytest.mark.slow
-def test_the_prune_curve_of_a_text_has_its_order_from_the_other_half(make, tokenizer, data):
-    differs = False
-    for model_seed in range(4):
-        model = make(seed=model_seed)
-        report = quick(model, data, test_limit=10, tests=["head_ablation"], tokenizer=tokenizer)
-        rows, curve = report.to_pandas(), report.prune
-        adapter = wrap(model, mask_id=tokenizer.mask_token_id)
-        limited = data.select(draw_sample(range(len(data)), data["example_id"], 10))
-        texts = tokenize(tokenizer, limited, adapter).texts
-        kept = {}
-        for name, orders in (("crossed", halves(report)[::-1]), ("in sample", halves(report))):
-            agreeing = np.zeros(len(curve.n_removed))
-            for half, others in zip(halves(report), orders, strict=True):
-                effects = means(rows, "zero_tvd", others)
-                order = sorted(effects, key=lambda site: (effects[site], site))
-                ranking = [Site(*site) for site in order]
-                chosen = [text for text in texts if text.example_id in half]
-                batch = collate(adapter, chosen, 0)
-                alone = measure_prune_curve(adapter, [([batch], ranking)], n_removed=range(7))
-                agreeing += np.array(alone.agreement) * len(half)
-            kept[name] = agreeing / report.n
-        assert curve.crossed and curve.n_texts == report.n == 10
-        assert curve.n_removed == tuple(range(7))
-        assert curve.agreement == pytest.approx(kept["crossed"].tolist())
-        differs |= not np.allclose(kept["crossed"], kept["in sample"])
-    assert differs  # else this test could not tell the two apart
-    said = report.to_markdown()
-    assert "cross-validated: the order for each half comes from the other half" in said
-    assert (
-        parse_report(convert_report_to_json(report) | convert_extras_to_json(report)).prune == curve
-    )
 
 
 def test_what_cannot_be_audited_says_why(folder, data, make, tokenizer, tmp_path):

@@ -17,8 +17,10 @@ from hf_attnprobe.audits.user_scores import UserScores, attach_scores, read_scor
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
 from hf_attnprobe.reports.report import read_audit
+from hf_attnprobe.reports.result import convert_report_to_json
+from hf_attnprobe.statistics.estimates import Estimate
 from tests.faithfulness import test_plausibility
-from tests.helpers import planted_models, tiny_language_models, tiny_models
+from tests.helpers import planted_models, planted_retrieval, tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused, refuses
 
 
@@ -89,6 +91,14 @@ def test_what_is_planted_is_best_and_better_than_attention(drawn):
     assert means["shapley_agreement@given"] >= best - 0.02
     text = report.to_markdown()
     assert "user-provided scores" in text and " better" in text and "given_moved" in text
+    # The faithfulness of the scores, which are known to be right, comes first.
+    rankings = convert_report_to_json(report)["rankings"]
+    given, moved = rankings["given"], rankings["given_moved"]
+    assert given["ci95"][0] > max(moved["ci95"][1], rankings["attention"]["ci95"][1], 0.5)
+    assert moved["ci95"][0] < 0.1
+    interval = Estimate(**given).interval_text
+    words = " ".join(str(report).split())
+    assert f"The user-provided scores have faithfulness {interval} (attention" in words
 
 
 def test_noise_is_judged_at_chance(drawn):
@@ -106,6 +116,12 @@ def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
     assert {(s.layer, s.head) for s in report.statistics if s.test == "shapley"} == {(-1, -1)}
     assert beside(report, "shapley_agreement", "given_moved").ci95[0] > 0
     assert "mean_attention" in {c.second for c in report.comparisons}
+    assert "The faithfulness of the scores was not measured" in report.to_markdown()
+    options = AuditOptions(heads=["all"], shown_texts=0)
+    tests = {"shapley": {"exact_units": 6, "longer": "phrases"}}
+    named = replace(texts, texts=texts.texts[:3], labels=texts.labels[:3])
+    report = judged(named, left_out(named), tests, options=options)
+    assert {(s.layer, s.head) for s in report.statistics} > {(-1, -1), (0, 0), (1, 1)}
 
 
 # --- words of several pieces ------------------------------------------------------------------
@@ -472,6 +488,23 @@ def test_the_effects_of_deletion_are_judged_best_of_a_language_model():
     assert any(
         (c.test, c.first, c.second) == ("sources", "given", "attention") for c in report.comparisons
     )
+
+
+def test_the_faithfulness_of_scores_is_stated_for_a_language_model():
+    """The scores are 1 for the word that answers the question, by construction of the prompts."""
+    words = planted_retrieval.build_tokenizer()
+    rows = planted_retrieval.draw_prompts(12)
+    scores = [
+        [float(word.startswith(f"k{row['question'][1:]}v")) for word in row["context"].split()]
+        for row in rows
+    ]
+    data = Answers(rows, units="word", template=planted_retrieval.TEMPLATE, max_new_tokens=1)
+    model = planted_retrieval.build_model(words)
+    report = evaluate_scores(model, data, scores, tokenizer=words, progress=False)
+    rankings = convert_report_to_json(report)["rankings"]
+    assert rankings["given"]["value"] > 0.9 > rankings["attention"]["value"]
+    assert "The user-provided scores have faithfulness" in str(report)
+    assert of_texts(report, "source_found@given").eq(1).all()
 
 
 def test_scores_of_a_language_models_tokens_are_added_up_by_unit():

@@ -9,16 +9,13 @@ from transformers.models.bert import modeling_bert
 
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.faithfulness.head_ablation import (
     ABLATION_DONOR_STREAM,
     head_ablation,
-    measure_prune_curve,
     predict_without_heads,
     sort_sites_by_effect,
 )
 from hf_attnprobe.protocol import HeadOutputs, Site
-from hf_attnprobe.reports.head_tables import build_prune_table
 from tests.helpers import adapter_families as families
 from tests.helpers import tiny_models
 
@@ -181,7 +178,7 @@ def test_the_head_of_a_classifier_can_be_silenced():
         adapter.require(HeadOutputs)
 
 
-# The prune curve
+# Several heads together
 
 
 def test_without_removed_heads_the_output_is_the_models_own(observed):
@@ -209,27 +206,15 @@ def predict_classes_without(model, heads):
     return torch.stack(result)
 
 
-def test_prune_curve_equals_hooks(observed):
-    adapter, _ = observed
-    model, labels = make_model(), torch.tensor([0, 1, -1, 1, 0])
-    batches = [
-        adapter.prepare(encode_texts(AUDITED[rows]), IDS[rows], labels[rows])
-        for rows in (slice(0, 2), slice(2, 5))
-    ]
+def test_predictions_without_heads_equal_hooks(observed):
+    adapter, observation = observed
+    model = make_model()
     places = ((1, 2), (0, 0), (1, 0), (2, 3), (0, 1), (0, 2), (0, 3), (2, 0))
     ranking = [Site(*place) for place in places]
-    curve = measure_prune_curve(adapter, [(batches, ranking)], n_removed=range(9))
-    predicted = [predict_classes_without(model, ranking[:n]) for n in range(9)]
-    assert curve.n_removed == tuple(range(9))
-    agreement = [(p == predicted[0]).double().mean().item() for p in predicted]
-    assert curve.agreement == pytest.approx(agreement)
-    known = labels >= 0
-    accuracy = [(p == labels)[known].double().mean().item() for p in predicted]
-    assert curve.accuracy == pytest.approx(accuracy)
-    ends = measure_prune_curve(adapter, [(batches, ranking)], n_removed=[0, 8])
-    assert ends.agreement == (1.0, curve.agreement[8])
-    lines = render_markdown_blocks([build_prune_table(curve)])[0].splitlines()
-    assert lines[2].startswith("| 0 | 1.000 [0.478, 1.000] | ") and len(lines) == 2 + 9
+    removed_heads = [ranking[:n] for n in range(9)]
+    probs = predict_without_heads(adapter, observation, removed_heads)
+    for heads, head_probs in zip(removed_heads, probs, strict=True):
+        assert torch.equal(head_probs.argmax(-1), predict_classes_without(model, heads))
 
 
 def test_the_least_effect_goes_first():

@@ -1,5 +1,7 @@
 """Rankings: readings of heads and layers, and attention flow against linear programs."""
 
+import math
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -14,6 +16,7 @@ from hf_attnprobe.faithfulness.rankings import (
     LAYER_MAPS,
     compute_attention_flow,
     compute_flow_to_tokens,
+    measure_top_positions,
 )
 from hf_attnprobe.protocol import ALL, Site
 from tests.helpers.adapter_families import make, prepare
@@ -109,3 +112,25 @@ def test_of_a_model_it_is_read_at_the_row_of_the_prediction(family, readout):
         expected = [solve_flow_program(maps, row, sink) for sink in range(len(places))]
         np.testing.assert_allclose(result[text, places].numpy(), expected, atol=1e-6)
     assert not result[~observation.batch.mask].any()
+
+
+def test_top_places_equal_those_of_argmax():
+    """The first and the last unit are compared with the argmax over the units of each text."""
+    generator = torch.Generator().manual_seed(0)
+    ranks = torch.rand(40, 6, generator=generator)
+    content = torch.ones(40, 6, dtype=torch.bool)
+    content[::2, 0] = False
+    content[::3, 4:] = False
+    content[0] = torch.tensor([False, True, False, False, False, False])
+    places = measure_top_positions(ranks, content)
+    for row in range(40):
+        positions = content[row].nonzero()[:, 0].tolist()
+        best = max(positions, key=lambda position: ranks[row, position])
+        for name, index in (("first", 0), ("last", -1)):
+            value = float(places[name][row])
+            if len(positions) == 1:
+                assert math.isnan(value)
+            else:
+                assert value == float(best == positions[index])
+    ties = measure_top_positions(torch.ones(1, 4), torch.ones(1, 4, dtype=torch.bool))
+    assert ties["first"].item() == ties["last"].item() == 0.25

@@ -778,6 +778,7 @@ def test_a_table_has_a_row_for_every_sentence(usual):
     [
         ((0.1, 4.2, 0.0), (0.5, 0.2, 0.1), (1,), "The answer depends on sentence 2 (66.7 times less likely without it); attention ranks sentence 1 first."),
         ((0.1, 0.5, 0.0), (0.1, 0.2, 0.1), (1,), "The answer depends slightly on sentence 2 (1.6 times less likely without it); attention ranks it first."),
+        ((0.1, 0.4, 0.0), (0.1, 0.2, 0.1), (1,), "The answer rests on no single sentence (without sentence 2, it is 1.5 times less likely); attention ranks it first."),
         ((0.1, 0.2, 0.0), (0.5, 0.2, 0.1), (), "No single sentence supports the answer more than noise; attention ranks sentence 1 first."),
         ((-1.0, -0.2, -2.0), (0.5, 0.2, 0.1), None, "No single sentence supports the answer more than noise; attention ranks sentence 1 first. Without sentence 3, the answer would be 7.4 times more likely."),
     ],

@@ -65,7 +65,7 @@ def make_tokenizer(kind):
 
 
 def audited(model, rows, tests=("permutation",), folder=None, **options):
-    """An audit in which single heads and the prune curve are left out."""
+    """An audit in which single heads and pairs of heads are left out."""
     options = AuditOptions(**{"single_heads": False, "prune": False} | options)
     given = {"options": options, "output_dir": folder, "progress": False}
     return audit(model, rows, list(tests), **given)

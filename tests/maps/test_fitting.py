@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
-from hf_attnprobe.maps.attention_map import MAP_FILE, AttentionMap
+from hf_attnprobe.attention_map import MAP_FILE, AttentionMap, ShuffledControl
 from hf_attnprobe.maps.fitting import (
     RESULT_FILE,
     _certify,
@@ -17,7 +17,7 @@ from hf_attnprobe.maps.fitting import (
     judge_gate,
     measure_map_faithfulness,
 )
-from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate, ShuffledControl
+from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate
 from hf_attnprobe.statistics.grades import Answer
 from tests.helpers import planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused

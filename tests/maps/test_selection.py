@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hf_attnprobe.attention_map import MEAN_CANDIDATE
 from hf_attnprobe.maps.selection import (
     HEADS_CANDIDATE,
     LAYER_CANDIDATE,
-    MEAN_CANDIDATE,
     TextCosts,
     list_candidates,
     measure_agreement,

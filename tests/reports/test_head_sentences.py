@@ -287,15 +287,6 @@ def test_no_more_than_twenty_parts_are_shown():
     )
 
 
-def test_the_prune_curve_of_a_threshold_starts_at_the_models_accuracy(tmp_path):
-    model, rows = model_of("number")
-    given = {"options": AuditOptions(threshold=5.0), "progress": False}
-    report = audit((model, pair_tokenizer()), rows, ["head_ablation"], **given)
-    own = recompute.pivot_predictions(report.to_pandas())
-    right = ((own.value > 5) == (own.labelled_value > 5)).mean()
-    assert report.prune.accuracy[0] == pytest.approx(right)
-
-
 def test_a_single_logit_is_a_probability_only_of_labels_0_and_1():
     model, rows = model_of("number")
     model.config.problem_type = None

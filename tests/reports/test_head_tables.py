@@ -2,16 +2,11 @@
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 
-from hf_attnprobe.documents.markdown import render_markdown_blocks
-from hf_attnprobe.faithfulness.head_ablation import PruneCurve
 from hf_attnprobe.faithfulness.registry import load_readings
 from hf_attnprobe.reports.head_tables import (
     build_head_table,
-    build_prune_table,
     describe_head_pairs,
-    format_prune_title,
     get_head_means,
     list_heads,
 )
@@ -54,20 +49,6 @@ def test_groups_of_heads_are_no_heads():
     assert get_head_means(statistics, "median_tvd").keys() == {(0, 0)}
     two = rows_of("permutation", "median_tvd", {(0, 0): [0.1], (0, 1): [0.1]})
     assert len(list_heads(described(two)[0])) == 2
-
-
-# The prune curve
-
-
-def test_the_prune_table_has_intervals_and_says_that_it_is_crossed():
-    curve = PruneCurve((0, 48), (1.0, 0.88), (0.9, 0.8), 200, 0, crossed=True)
-    table = render_markdown_blocks([build_prune_table(curve)])[0].splitlines()
-    expected = scipy.stats.binomtest(176, 200).proportion_ci(method="exact")
-    assert f"| 48 | 0.880 [{expected.low:.3f}, {expected.high:.3f}] | 0.800 |" in table
-    assert "200 texts, cross-validated: the order for each half comes from the other half" in (
-        format_prune_title(curve)
-    )
-    assert "crossed" not in format_prune_title(PruneCurve((0,), (1.0,), (1.0,)))
 
 
 # The order of heads

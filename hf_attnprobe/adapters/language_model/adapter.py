@@ -4,12 +4,13 @@ In the attention that tests see, the keys are the passage's units, such as sente
 queries are the tokens (rows) after the passage. See `hf_attnprobe.protocol.AnswersFromPassage`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.kv_cache_passes import (
@@ -68,6 +69,11 @@ PASSAGE_OPERATORS = ("deletion", "gap")
 
 - "deletion": later tokens move to earlier positions.
 - "gap": later tokens keep their positions.
+"""
+MAX_FINE_EPSILON = 1e-4
+"""Largest machine epsilon at which the rounding of an answer's loss is negligible.
+
+That of float32 is 1e-7. That of float16 is 1e-3, and that of bfloat16 is 8e-3.
 """
 TYPICAL_LARGE_LOGIT = 32
 """A large logit of a typical language model, used to estimate rounding errors of logits.
@@ -395,6 +401,56 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         answer_logits = logits[:, -n_read:][:, : candidates.shape[1]]
         scores = compute_candidate_scores(answer_logits, candidates)
         return self.head.compute_probs(scores.flatten(1), batch.inputs)
+
+    @property
+    def rounds_coarsely(self) -> bool:
+        """Whether the model computes in half precision, in which rounding changes losses visibly."""
+        return torch.finfo(self.model.dtype).eps > MAX_FINE_EPSILON
+
+    @torch.no_grad()
+    def measure_rounding(self, observation: Observation, max_units: int, seed: int) -> Tensor:
+        """Measure by how much rounding changes the answer's losses without each unit.
+
+        The losses are measured again with input embeddings that differ by less than their own rounding
+        error (Monte Carlo arithmetic, Parker et al. 2000). All later numbers are then rounded
+        differently. The second passes run the original model over each shorter prompt alone, without a
+        cache. Running the same prompts again would not show the rounding, because a batch or a cache
+        often changes no bit.
+
+        Args:
+            observation: The observed prompt.
+            max_units: Largest number of units that are deleted, the first ones.
+            seed: Seed for the changes of the embeddings.
+
+        Returns:
+            Absolute differences between the two losses, in nats, `[units]`.
+        """
+        batch, prompt = observation.batch, observation.state.prompt
+        units = batch.content_mask[0].nonzero()[:, 0].tolist()
+        # At least one row must remain for every token of the answer.
+        units = [u for u in units if len(prompt.find_remaining_tokens([u])) >= prompt.n_answer]
+        units = units[:max_units]
+        if not units:
+            return torch.zeros(0)
+        is_deleted = torch.zeros(len(units), *batch.content_mask.shape, dtype=torch.bool)
+        is_deleted[range(len(units)), 0, units] = True
+        is_deleted = is_deleted.to(batch.content_mask.device)
+        probs = self.erase_inputs(observation, is_deleted)
+        last_id = batch.inputs["input_ids"][:, -1:]
+        with perturb_embeddings(self.user_model, seed):
+            whole_probs = self.compute_native_probs(batch)
+            shorter_probs = []
+            for unit in units:
+                remaining = prompt.find_remaining_tokens([unit])
+                shorter_ids = torch.cat([prompt.ids[:, remaining], last_id], 1)
+                shorter_probs.append(self._run_user_model(batch, shorter_ids, n_trailing_rows=1))
+
+        def compute_losses(whole: Tensor, shorter: Tensor) -> Tensor:
+            log_prob = self.compute_log_prob(observation, whole)
+            return log_prob - self.compute_log_prob(observation, shorter)[:, 0]
+
+        losses = compute_losses(observation.probs, probs)
+        return (losses - compute_losses(whole_probs, torch.stack(shorter_probs))).abs()
 
     @torch.no_grad()
     def measure_native_differences(self, observation: Observation, unit: int) -> dict[str, float]:
@@ -889,6 +945,28 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         names, dtype = self.layer_names, self.model.dtype
         check_edits_reach_logits(observation, native, self._replay_scores, names, dtype, layers)
         self._unchecked_layers.difference_update(layers)
+
+
+@contextmanager
+def perturb_embeddings(model: PreTrainedModel, seed: int) -> Iterator[None]:
+    """Change a model's input embeddings by less than their rounding error, inside a ``with`` block.
+
+    Args:
+        model: A language model.
+        seed: Seed for the relative changes, which are uniform and at most half the machine epsilon.
+    """
+
+    def change_output(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        changes = torch.rand(output.shape[1:], generator=generator).to(output.device) - 0.5
+        factors = 1 + torch.finfo(output.dtype).eps * changes
+        return (output.float() * factors).to(output.dtype)
+
+    handle = model.get_input_embeddings().register_forward_hook(change_output)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def _compute_largest_difference(probs: Tensor, native_probs: Tensor) -> float:

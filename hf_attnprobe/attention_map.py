@@ -10,17 +10,34 @@ from hf_attnprobe.checkpoints.hub import HubClient
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, read_json
-from hf_attnprobe.faithfulness.rankings import compute_importance, is_ranking_available
+from hf_attnprobe.faithfulness.rankings import (
+    FITTED_MAP_RANKING,
+    compute_importance,
+    is_ranking_available,
+    supports_ranking,
+)
+from hf_attnprobe.faithfulness.scale import EVALUATED_GROUP_RANKINGS
 from hf_attnprobe.functional.divergence import normalise_positive_part
-from hf_attnprobe.maps.selection import MEAN_CANDIDATE, HeadIndex, ShuffledControl
-from hf_attnprobe.protocol import AttentionModelBase, Observation, Site
+from hf_attnprobe.protocol import (
+    AnswersFromPassage,
+    AttentionModelBase,
+    Observation,
+    Site,
+)
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.questions import COMPARED_RANKINGS
+from hf_attnprobe.statistics.verdicts import RULES
 from hf_attnprobe.storage.folders import make_folder_error, write_json
 
 
 MAP_FILE = "attention_map.json"
 """Name of the file, next to the model's weights, that stores an attention map."""
+MAP_FILE_REMEDY = "Fit the map again with attnprobe fit-map."
+"""Advice in the error message if the file cannot be read."""
+MEAN_CANDIDATE = "attention"
+"""Name of the ranking by the model's attention as a whole, the mean of all heads."""
+HeadIndex = tuple[int, int]
+"""Layer and head."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +71,24 @@ class GateValue:
 
 
 @dataclass(frozen=True)
+class ShuffledControl:
+    """Maps that were chosen by shuffled costs, measured on other texts with shuffled costs.
+
+    Attributes:
+        n_runs: Number of repetitions, each with another shuffle.
+        mean: Mean agreement over the repetitions.
+        largest: Largest agreement.
+        n_passing: Number of repetitions in which the lower end of the agreement's 95% interval
+            reaches the threshold for a yes.
+    """
+
+    n_runs: int
+    mean: float
+    largest: float
+    n_passing: int
+
+
+@dataclass(frozen=True)
 class MapCertificate:
     """Evidence that a map shows what the model's predictions are based on.
 
@@ -80,6 +115,15 @@ class MapCertificate:
     dataset: str
     date: str
     version: str
+
+    @property
+    def gate_text(self) -> str:
+        """The gate's questions with their numbers and answers, separated by commas."""
+        values = [
+            f"{RULES[value.rule].name.lower()} {value.estimate.interval_text} ({value.answer})"
+            for value in self.gate
+        ]
+        return ", ".join(values)
 
     def __str__(self) -> str:
         return (
@@ -159,6 +203,15 @@ class AttentionMap:
             return f"head {names[0]} (layer.head)"
         return f"mean of {len(names)} heads (layer.head): {', '.join(names)}"
 
+    @property
+    def certificate_text(self) -> str:
+        """The certificate with its gate, as a sentence without a full stop."""
+        if self.certificate is None:
+            return "The map has no certificate"
+        return (
+            f"Certificate: {self.certificate}; attention as a whole: {self.certificate.gate_text}"
+        )
+
     def __str__(self) -> str:
         certificate = self.certificate or "no certificate"
         return f"{self.description}; {certificate}"
@@ -174,7 +227,17 @@ class AttentionMap:
         Raises:
             AttnProbeError: The model has other weights.
         """
-        fingerprint = adapter.compute_fingerprint()
+        self.check_fingerprint(adapter.compute_fingerprint())
+
+    def check_fingerprint(self, fingerprint: str) -> None:
+        """Raise an error if the map was fitted to other weights than those with a fingerprint.
+
+        Args:
+            fingerprint: Hash of the weights of a model.
+
+        Raises:
+            AttnProbeError: The model has other weights.
+        """
         if fingerprint != self.model_fingerprint:
             raise AttnProbeError(
                 f"this attention map belongs to {self.model} (fingerprint "
@@ -199,16 +262,56 @@ class AttentionMap:
         """
         if self.ranking:
             if not is_ranking_available(observation, site, self.ranking):
-                raise AttnProbeError(
-                    f"the attention map needs the ranking {self.ranking!r}, which this model does not "
-                    "support"
-                )
+                raise self._make_ranking_error()
             return compute_importance(observation, site, self.ranking)
         shares = [
             head.weight * compute_head_shares(observation, Site(head.layer, head.head))
             for head in self.heads
         ]
         return torch.stack(shares).sum(0)
+
+    def find_measured_ranking(self, adapter: AttentionModelBase, site: Site) -> str:
+        """Find the ranking in an audit's rows that belongs to the map, and let the audit measure it.
+
+        An audit measures some rankings anyway, such as attention × gradient. If the map is another
+        one, the adapter computes it as the ranking :data:`FITTED_MAP_RANKING`.
+
+        Args:
+            adapter: The audited model; its attribute ``compute_fitted_map`` may be set.
+            site: The model's attention as a whole.
+
+        Returns:
+            Name of the ranking.
+
+        Raises:
+            AttnProbeError: The model does not have the map's ranking or heads.
+        """
+        self._check_heads(adapter)
+        if self.ranking and not supports_ranking(adapter, site, self.ranking):
+            raise self._make_ranking_error()
+        is_prompted = adapter.lacks(AnswersFromPassage) is None
+        measured_rankings = (MEAN_CANDIDATE,) if is_prompted else EVALUATED_GROUP_RANKINGS
+        if self.ranking in measured_rankings:
+            return self.ranking
+        adapter.compute_fitted_map = self.compute_scores
+        return FITTED_MAP_RANKING
+
+    def _check_heads(self, adapter: AttentionModelBase) -> None:
+        """Raise an error if the model lacks a head of the map."""
+        model_heads = {(site.layer, site.head) for site in adapter.sites()}
+        missing_heads = [h for h in self.heads if (h.layer, h.head) not in model_heads]
+        if missing_heads:
+            head = missing_heads[0]
+            raise AttnProbeError(
+                f"the attention map needs head {head.layer}.{head.head} (layer.head), which this model "
+                "does not have"
+            )
+
+    def _make_ranking_error(self) -> AttnProbeError:
+        """Make the error for a model that does not support the map's ranking."""
+        return AttnProbeError(
+            f"the attention map needs the ranking {self.ranking!r}, which this model does not support"
+        )
 
     # --- Storage ---
 
@@ -243,13 +346,15 @@ class AttentionMap:
         """Load the map that is stored next to a model.
 
         Args:
-            name: Folder or Hub id of the model.
+            name: Folder or Hub id of the model, or the file of the map itself.
             revision: Branch, tag or commit on the Hub.
             token: Hub token for a private repository.
 
         Raises:
             AttnProbeError: The model has no map, or the file is damaged.
         """
+        if Path(name).is_file():
+            return read_json(Path(name), cls, MAP_FILE_REMEDY)
         origin = locate_checkpoint(str(name), revision=revision, token=token)
         file = origin.find_file(MAP_FILE)
         if file is None:
@@ -257,7 +362,7 @@ class AttentionMap:
                 f"{name} has no {MAP_FILE}. Fit a map with attnprobe fit-map --model {name} "
                 "--dataset DATASET --output-dir FOLDER."
             )
-        return read_json(file, cls, "Fit the map again with attnprobe fit-map.")
+        return read_json(file, cls, MAP_FILE_REMEDY)
 
     def push_to_hub(self, repo_id: str, *, token: str | None = None, private: bool = False) -> str:
         """Upload the map to a model repository on the Hub, which is created if necessary.
