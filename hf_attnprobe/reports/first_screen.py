@@ -54,11 +54,13 @@ SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
 ``{units}`` is replaced by the audited units, such as "words".
 """
 
-NO_QUESTION_REASON = (
-    "No question about the attention as a whole was tested. Either heads were tested one by one, or "
-    "too few tests were run."
+ONLY_HEADS_REASON = (
+    "Only single heads or layers were tested, but the answer describes the attention as a whole."
 )
 """Reason for the answer "cannot say" if no test concerned the attention as a whole."""
+
+OTHER_TESTS_REASON = "The tests that ran do not answer this question. It needs the tests {tests}."
+"""Reason for the answer "cannot say" if none of the required tests ran."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
@@ -193,8 +195,14 @@ def explain_verdict(report: AuditResult) -> str:
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
         return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
-    if not any(f.is_about_attention for f in report.findings):
-        return NO_QUESTION_REASON
+    if not any(finding.is_about_attention for finding in report.findings):
+        conclusion = conclude(report.findings)
+        # A model that predicts no better than guessing needs no further tests.
+        if not (conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0):
+            if report.evidence is None and len(report.rows):
+                return ONLY_HEADS_REASON
+            tests = join_words(conclusion.question_set.required_tests)
+            return OTHER_TESTS_REASON.format(tests=tests)
     return format_answer_reason(report.findings, report.words)
 
 
