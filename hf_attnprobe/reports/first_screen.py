@@ -69,6 +69,15 @@ NO_OWN_ANSWER_REASON = (
 """Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
 
+COMMAND_INTRODUCTION = (
+    "Run this command. With the same --output-dir, it continues from the saved results:"
+)
+"""Introduction of a suggested command.
+
+The command itself has no output folder, because reports may be moved, and because the names of local
+folders are private.
+"""
+
 PRIMARY_SENTENCES = ("time", "texts", "accuracy", "own", "audited")
 """Keys of the sentences that a page displays before the example texts.
 
@@ -150,7 +159,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     """Build the box with the advice on what to do next; None if there is nothing to advise."""
     advice = recommend_next_step(report)
     if isinstance(advice, CodeBlock):
-        return NextStep("Run this command:", advice.text)
+        return NextStep(COMMAND_INTRODUCTION, advice.text)
     return NextStep(advice) if advice else None
 
 
@@ -198,7 +207,9 @@ def explain_verdict(report: AuditResult) -> str:
     if not any(finding.is_about_attention for finding in report.findings):
         conclusion = conclude(report.findings)
         # A model that predicts no better than guessing needs no further tests.
-        if not (conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0):
+        if not (
+            conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0
+        ):
             if report.evidence is None and len(report.rows):
                 return ONLY_HEADS_REASON
             tests = join_words(conclusion.question_set.required_tests)
@@ -380,9 +391,12 @@ def _describe_path_share(path_share: Finding | None, report: AuditResult) -> str
         return format_sentence(describe_finding(path_share, report.words))
     note = f"{path_share.rule_with_thresholds.yes:.0%} or more counts"
     if path_share.answer == Answer.CANNOT_SAY:
-        note = "not settled"
+        note += f"; {UNCERTAIN_NOTE}"
     return f"{path_share.value:.0%} of the decision passes through attention ({note})."
 
+
+UNCERTAIN_NOTE = "too uncertain to tell"
+"""Note after a number if its confidence interval contains the threshold, or if there are too few texts."""
 
 LARGE_EFFECT_RATIO = 2.0
 """A report states two effects of shuffling attention if one is larger by this factor.
@@ -404,11 +418,12 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
         change = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > LARGE_EFFECT_RATIO * original_change:
         change = f"{original_change:.0%}, or by {effect.value:.0%} if the model were 95% sure"
-    note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
+    notes = []
+    if not report.words.is_number:
+        notes.append(f"{effect.rule_with_thresholds.yes:.0%} or more counts")
     if effect.answer == Answer.CANNOT_SAY:
-        note = " (not settled)"
-    elif report.words.is_number:
-        note = ""
+        notes.append(UNCERTAIN_NOTE)
+    note = f" ({'; '.join(notes)})" if notes else ""
     flips = effect.yardsticks.get("flips")
     flip_clause = ""
     if effect.answer == Answer.NO and flips is not None:

@@ -873,7 +873,10 @@ def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
         },
         lower_estimate=lowest,
         open_reason=(
-            "it is unknown whether other weights would give the same output" if has_no_bound else ""
+            "the search found no very different weights with nearly the same output, but it may have "
+            "missed some"
+            if has_no_bound
+            else ""
         ),
         is_upper_bound=not is_exact,
     )
