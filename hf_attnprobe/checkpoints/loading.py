@@ -682,9 +682,12 @@ def _check_model_folder(folder: Path) -> None:
     """Check that a folder contains a configuration and the weights of a finished model."""
     check_training_finished(folder)
     if not any((folder / name).exists() for name in CONFIG_FILES):
+        advice = "Choose a folder that save_pretrained has created."
+        gguf_files = sorted(file.name for file in folder.glob("*.gguf"))
+        if gguf_files:
+            advice = f"To load a GGUF file of the folder, pass --gguf-file {gguf_files[0]}."
         raise AttnProbeError(
-            f"there is no model in {folder}, because the file config.json is missing. Choose a folder "
-            "that save_pretrained has created."
+            f"there is no model in {folder}, because the file config.json is missing. {advice}"
         )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise AttnProbeError(

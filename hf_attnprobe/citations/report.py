@@ -249,9 +249,11 @@ class CitationReport(DocumentedResult):
             n_decided = n_citations - counts[Use.UNDECIDED]
             if n_decided:
                 interval = format_interval(share.value, share.ci95, digits=2)
+                not_counted = f" Not counted: {counts[Use.UNDECIDED]} with the result cannot say."
                 yield (
                     Strong(f"{counts[Use.USED]} of {n_decided} citations were used"),
-                    f" ({interval}, 95% interval over {share.n} answers).",
+                    f" (a share of {interval}, 95% interval over {share.n} answers)."
+                    + not_counted * (n_decided < n_citations),
                 )
             yield [f"{use}: {counts[use]} of {n_citations} citations" for use in Use if counts[use]]
         dependent = [

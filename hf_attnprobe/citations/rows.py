@@ -123,7 +123,13 @@ def _parse_row(value: Any, number: int) -> CitationRow:
         raise AttnProbeError(
             f"{name} must be an object with the keys passages and question, got {format_short(value)}"
         )
-    passages = value.get("passages")
+    for key in ("passages", "question"):
+        if key not in value:
+            raise AttnProbeError(
+                f"{name} has no key {key!r}; its keys are {', '.join(map(str, value)) or 'none'}. "
+                "Rename the keys of the rows to passages, question and answer."
+            )
+    passages = value["passages"]
     if not isinstance(passages, Sequence) or isinstance(passages, str) or not passages:
         raise AttnProbeError(
             f"{name}: passages must be a list with at least one passage, got {format_short(passages)}"
@@ -131,7 +137,7 @@ def _parse_row(value: Any, number: int) -> CitationRow:
     parsed_passages = tuple(
         _parse_passage(passage, f"passage {k} of {name}") for k, passage in enumerate(passages, 1)
     )
-    question = _check_text(value.get("question"), f"the question of {name}")
+    question = _check_text(value["question"], f"the question of {name}")
     answer = value.get("answer")
     parsed_answer = None
     if answer is not None:

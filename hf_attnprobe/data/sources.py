@@ -433,10 +433,11 @@ def _explain_load_failure(name: str, error: Exception) -> str:
     if Path(name).is_file():
         if Path(name).suffix in FILE_FORMATS:
             return f"cannot read the data file {name!r}: {_shorten_error(error)}"
-        return (
-            f"{name!r} is not a data file with one of the endings {', '.join(FILE_FORMATS)}. Unpack or "
-            "convert the file."
-        )
+        advice = "Unpack or convert the file."
+        if Path(name).suffix == ".txt":
+            # Excel saves "Unicode text" under this ending.
+            advice = "If it is a table with tabs between its columns, rename it to .tsv."
+        return f"{name!r} is not a data file with one of the endings {', '.join(FILE_FORMATS)}. {advice}"
     if Path(name).is_dir():
         return (
             f"cannot load the data set in the folder {name!r} ({_shorten_error(error)}). Check that it "

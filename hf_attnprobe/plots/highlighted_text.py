@@ -275,12 +275,9 @@ class HighlightedText:
         return text_after.partition("\n")[0] or text_before.rpartition("\n")[2]
 
     def __str__(self) -> str:
-        """Return a table with the scores of each unit (such as a sentence) of a prompt.
-
-        For texts that are not prompts, the result is the usual listing of all fields.
-        """
+        """Return a table with the scores of each word, or of each sentence or other unit of a prompt."""
         if not self.importance_summary:
-            return repr(self)
+            return self._format_word_table()
         columns = {name: self.scores[name] for name in PRINTED_COLUMNS if name in self.scores}
         if self.noise:
             columns["noise"] = self.noise
@@ -309,6 +306,36 @@ class HighlightedText:
             lines.append(legend)
         return "\n".join([*lines, self.importance_summary])
 
+    def _format_word_table(self) -> str:
+        """Return the prediction, and a table with the scores of each word."""
+        prediction = f"predicted: {self.predicted}"
+        if self.probability is not None:
+            prediction += f" (probability {self.probability:.3g})"
+        if self.label is not None:
+            prediction += f", labelled {self.label}"
+        columns = [name for name in PRINTED_WORD_COLUMNS if name in self.scores]
+        width = max(map(len, self.tokens), default=0)
+        titles = [PRINTED_WORD_COLUMNS[name][0] for name in columns]
+        lines = [prediction, " " * width + "".join(f"{title:>18}" for title in titles)]
+        for k, token in enumerate(self.tokens):
+            row = f"{token:<{width}}"
+            for name in columns:
+                value, number_format = self.scores[name][k], PRINTED_WORD_COLUMNS[name][1]
+                printed = MISSING_SCORE_TEXT if math.isnan(value) else format(value, number_format)
+                row += f"{printed:>18}"
+            lines.append(row)
+        if self.attention_of:
+            lines.append(f"attention: {self.attention_of}")
+        return "\n".join(lines)
+
+
+PRINTED_WORD_COLUMNS = {
+    "attention": ("attention", ".3f"),
+    "map": ("fitted map", ".3f"),
+    "leave_one_out": ("leave-one-out", "+.3f"),
+    "gradient": ("gradient × input", "+.1e"),
+}
+"""Title and number format of a column in the table that is printed for a text, by ranking."""
 
 PRINTED_COLUMNS = {
     "leave_one_out": ("leave-one-out", "+"),

@@ -62,11 +62,13 @@ SCALE_DESCRIPTION = "0 = {units} in random order, 1 = the best possible order"
 ``{units}`` is replaced by the audited units, such as "words".
 """
 
-NO_QUESTION_REASON = (
-    "No question about the attention as a whole was tested. Either heads were tested one by one, or "
-    "too few tests were run."
+ONLY_HEADS_REASON = (
+    "Only single heads or layers were tested, but the answer describes the attention as a whole."
 )
 """Reason for the answer "cannot say" if no test concerned the attention as a whole."""
+
+OTHER_TESTS_REASON = "The tests that ran do not answer this question. It needs the tests {tests}."
+"""Reason for the answer "cannot say" if none of the required tests ran."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
@@ -74,6 +76,15 @@ NO_OWN_ANSWER_REASON = (
 )
 """Reason for the answer "cannot say" if the model generates none of the answers of the user."""
 
+
+COMMAND_INTRODUCTION = (
+    "Run this command. With the same --output-dir, it continues from the saved results:"
+)
+"""Introduction of a suggested command.
+
+The command itself has no output folder, because reports may be moved, and because the names of local
+folders are private.
+"""
 
 PRIMARY_SENTENCES = ("time", "texts", "accuracy", "own", "audited")
 """Keys of the sentences that a page displays before the example texts.
@@ -160,7 +171,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     """Build the box with the advice on what to do next; None if there is nothing to advise."""
     advice = recommend_next_step(report)
     if isinstance(advice, CodeBlock):
-        return NextStep("Run this command:", advice.text)
+        return NextStep(COMMAND_INTRODUCTION, advice.text)
     return NextStep(advice) if advice else recommend_fit_map(report)
 
 
@@ -205,8 +216,16 @@ def explain_verdict(report: AuditResult) -> str:
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
         return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
-    if not any(f.is_about_attention for f in report.findings):
-        return NO_QUESTION_REASON
+    if not any(finding.is_about_attention for finding in report.findings):
+        conclusion = conclude(report.findings)
+        # A model that predicts no better than guessing needs no further tests.
+        if not (
+            conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0
+        ):
+            if report.evidence is None and len(report.rows):
+                return ONLY_HEADS_REASON
+            tests = join_words(conclusion.question_set.required_tests)
+            return OTHER_TESTS_REASON.format(tests=tests)
     return format_answer_reason(report.findings, report.words)
 
 
@@ -441,9 +460,12 @@ def _describe_path_share(path_share: Finding | None, report: AuditResult) -> str
         return format_sentence(describe_finding(path_share, report.words))
     note = f"{path_share.rule_with_thresholds.yes:.0%} or more counts"
     if path_share.answer == Answer.CANNOT_SAY:
-        note = "not settled"
+        note += f"; {UNCERTAIN_NOTE}"
     return f"{path_share.value:.0%} of the decision passes through attention ({note})."
 
+
+UNCERTAIN_NOTE = "too uncertain to tell"
+"""Note after a number if its confidence interval contains the threshold, or if there are too few texts."""
 
 LARGE_EFFECT_RATIO = 2.0
 """A report states two effects of shuffling attention if one is larger by this factor.
@@ -465,12 +487,13 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
         change = f"{effect.value:.2f} standard deviations of its predictions"
     elif effect.value > LARGE_EFFECT_RATIO * original_change:
         change = f"{original_change:.0%}, or by {effect.value:.0%} if the model were 95% sure"
-    note = ""
+    notes = []
+    # The effect decides the verdict of a language model only.
+    if report.words.kind == "answer":
+        notes.append(f"{effect.rule_with_thresholds.yes:.0%} or more counts")
     if effect.answer == Answer.CANNOT_SAY:
-        note = " (not settled)"
-    elif report.words.kind == "answer":
-        # The effect decides the verdict of a language model only.
-        note = f" ({effect.rule_with_thresholds.yes:.0%} or more counts)"
+        notes.append(UNCERTAIN_NOTE)
+    note = f" ({'; '.join(notes)})" if notes else ""
     flips = effect.yardsticks.get("flips")
     flip_clause = ""
     if effect.answer == Answer.NO and flips is not None:

@@ -743,7 +743,7 @@ def explain_open_answer(
     if finding.incomplete_tests and finding.role == "score":
         return words.fill(explain_incomplete_tests(finding.incomplete_tests))
     if finding.open_reason:
-        return f"more {texts} will not settle it: {finding.open_reason.rstrip('.')}"
+        return f"{finding.open_reason.rstrip('.')}; more {texts} will not settle this"
     n_suggested = suggest_total_texts(finding, min_texts)
     if finding.ci95 is None:
         return "there are no labels, or there is nothing to compare with"

@@ -510,9 +510,9 @@ _register_part_question(
     "erasure",
     "Erasure",
     "Does the decision depend on the largest weights?",
-    "(random − attention) / (random − smallest set), from the mean shares of the weights that are "
-    "erased until nine tenths of the decision's margin are lost, times the share of texts in which "
-    "some order achieves this",
+    "(random − attention) / (random − smallest set), computed from the mean share of the weights that "
+    "must be erased before the decision loses nine tenths of its margin; multiplied by the share of "
+    "texts in which any order achieves this",
     **_build_part_attributes(
         ERASURE,
         source="Serrano & Smith 2019, Section 5; nine tenths of the margin replace the flip, which "
@@ -877,7 +877,10 @@ def measure_uniqueness(evidence: Evidence, rule: Rule) -> Measurement | None:
         },
         lower_estimate=lowest,
         open_reason=(
-            "it is unknown whether other weights would give the same output" if has_no_bound else ""
+            "the search found no very different weights with nearly the same output, but it may have "
+            "missed some"
+            if has_no_bound
+            else ""
         ),
         is_upper_bound=not is_exact,
     )

@@ -64,6 +64,18 @@ def test_a_card_counts_prompts_where_prompts_were_audited():
         assert f"shown to users? **{may}" in update_readme(None, replace(card(), audits=audits))
 
 
+def test_a_card_states_which_epoch_was_saved():
+    with_validation = {**RECORD, "n_texts": {"train": 9, "validation": 3}, "n_epochs": 2}
+    without_validation = {**with_validation, "n_texts": {"train": 9}, "data": {"train": "ab"}}
+    text = update_readme(None, card(record=with_validation))
+    assert "The weights of the epoch with the highest validation score were saved.\n" in text
+    text = update_readme(None, card(record=without_validation))
+    assert (
+        "The weights of the last epoch were saved, because there were no validation texts.\n"
+        in text
+    )
+
+
 # --- the results -------------------------------------------------------------------
 
 

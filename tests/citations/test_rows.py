@@ -49,6 +49,13 @@ def test_unusable_rows_are_refused_with_their_number(change, fragment):
 def test_unusable_files_are_refused(tmp_path):
     refused("got no rows", read_rows, [])
     refused("row 1 must be an object", read_rows, ["Ann left."])
+    other_keys = {"documents": ["Ann left."], "query": "Who?"}
+    refused(
+        "row 2 has no key 'passages'; its keys are documents, query", read_rows, [GOOD, other_keys]
+    )
+    refused(
+        "row 1 has no key 'question'; its keys are passages", read_rows, [{"passages": ["Ann"]}]
+    )
     refused("cannot read", read_rows, tmp_path / "missing.jsonl")
     refused("ends in .jsonl or .json", read_rows, tmp_path / "rows.csv")
     file = tmp_path / "rows.jsonl"

@@ -107,6 +107,8 @@ def test_a_model_folder_that_lacks_something(refused_audit, checkpoint, copy_of)
             file.unlink()
         line = refused_audit(model=folder)
         assert message in line and str(folder) in line
+    (folder / "small.Q4.gguf").touch()
+    assert "pass --gguf-file small.Q4.gguf" in refused_audit(model=folder)
 
 
 def test_spoilt_files_of_a_model(refused_audit, checkpoint, copy_of):

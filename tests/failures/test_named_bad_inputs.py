@@ -152,6 +152,13 @@ def test_a_column_of_labels_that_is_named_twice_counts_once():
     assert examples["label"][:] == [0, 1]
 
 
+def test_a_text_file_with_a_table_is_renamed(tmp_path):
+    """Excel saves its "Unicode text" under the ending .txt."""
+    file = tmp_path / "table.txt"
+    file.write_text("text\tlabel\nfine\t1\n", "utf-16")
+    refused("rename it to .tsv", load_examples, str(file), "test")
+
+
 @pytest.mark.parametrize("name", ["data.jsonl.gz", "data.csv.gz", "data.zip"])
 def test_a_packed_file_is_called_so(name, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(GOOD))

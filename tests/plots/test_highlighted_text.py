@@ -168,6 +168,22 @@ def test_a_printed_prompt_has_the_names_and_signs_of_its_units():
     assert "–" not in str(build_prompt(scores=text.scores | {"leave_one_out": (25.93, 0.5)}))
 
 
+def test_a_printed_text_has_a_row_for_each_word():
+    text = build_text(["a", "fine", "film"], attention_of="the mean of all 4 heads")
+    first, titles, *rows, last = str(text).splitlines()
+    assert first == "predicted: positive (probability 0.75), labelled negative"
+    assert titles.split() == ["attention", "gradient", "×", "input"]
+    expected = zip(text.tokens, text.scores["attention"], text.scores["gradient"], strict=True)
+    for row, (token, weight, slope) in zip(rows, expected, strict=True):
+        printed_token, *numbers = row.split()
+        assert printed_token == token and list(map(float, numbers)) == pytest.approx(
+            [weight, slope], abs=0.05
+        )
+    assert last == "attention: the mean of all 4 heads"
+    number = build_text(["a"], probability=None, label=None, scores={"attention": (math.nan,)})
+    assert str(number).splitlines()[0] == "predicted: positive" and str(number).endswith("–")
+
+
 def test_a_question_before_the_passage_is_the_question_too():
     around = ("<|user|>\nRead.\nWho is it?\n", "", "<|end|>\n<|assistant|>\n")
     assert build_prompt(around=around).question == "Who is it?"

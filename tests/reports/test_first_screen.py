@@ -180,7 +180,8 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     path = found("path_share", value, (value, value), n)
     text = to_text_of(*all_yes(effect=effect, uniqueness=unique, path_share=path))
     assert (f"changes the output by {value:.0%}" in text) == (n >= 10)
-    note = f"{RULES['path_share'].yes:.0%} or more counts" if n >= 30 else "not settled"
+    note = f"{RULES['path_share'].yes:.0%} or more counts"
+    note += "" if n >= 30 else "; too uncertain to tell"
     passes = f"{value:.0%} of the decision passes through attention ({note})"
     assert (passes in text) == (n >= 10)
     assert ("cannot say whether a substantial part of the decision" in text.lower()) == (n < 10)
@@ -274,7 +275,8 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     promised = re.search(
         r"Either partly or yes: about (\d+) more texts should settle it\.$", lines[2]
     )
-    assert lines[-3:-1] == ["Next step: Run this command:", ""]
+    assert lines[-3].startswith("Next step: Run this command.") and "--output-dir" in lines[-3]
+    assert lines[-2] == ""
     assert str(few).count("more texts") == 1  # two numbers of them would be one too many
     command = shlex.split(lines[-1])
     assert command[:6] == ["attnprobe", "audit", "--model", "m", "--dataset", "sst"]

@@ -28,7 +28,7 @@ MAX_STEPS = 2
 """Number of suggested commands after which there must be an answer or an explanation."""
 FINAL_REASONS = (
     "too close to a threshold for more texts to decide",
-    "more texts will not settle it",
+    "more texts will not settle this",
 )
 """Reasons of an open answer that explain why no step is suggested."""
 
