@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
 from hf_attnprobe.maps.attention_map import MAP_FILE, AttentionMap
@@ -19,7 +18,7 @@ from hf_attnprobe.maps.fitting import (
 )
 from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate, ShuffledControl
 from hf_attnprobe.statistics.grades import Answer
-from tests.helpers import planted_heads, planted_models, planted_retrieval
+from tests.helpers import bypassing_models, planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused
 
 
@@ -159,58 +158,23 @@ def test_no_map_is_fitted_if_no_unit_matters(retrieval):
 # --- Classifiers ---------------------------------------------------------------------------------
 
 
-class BypassingModel(nn.Module):
-    """A BERT whose decision comes almost only from the words themselves, around attention.
-
-    Args:
-        encoder: The BERT.
-        effects: What each word adds to the logits, `[words, classes]`.
-        attention_share: Share of the logits that comes from the BERT.
-    """
-
-    def __init__(self, encoder, effects, attention_share):
-        super().__init__()
-        self.encoder, self.attention_share = encoder, attention_share
-        self.register_buffer("effects", effects)
-
-    def forward(self, **inputs):
-        logits = self.encoder(**inputs).logits
-        bypass = self.effects[inputs["input_ids"]].sum(1)
-        return self.attention_share * logits + (1 - self.attention_share) * bypass
-
-
-def draw_word_effects(tokenizer, kind):
-    """What the words add around attention: the key words, which attention reads, or the fillers."""
-    effects = torch.zeros(len(tokenizer), 2)
-    if kind == "same words":
-        for label, word in enumerate(planted_heads.KEYS):
-            effects[tokenizer.convert_tokens_to_ids(word), label] = 4.0
-    else:
-        fillers = tokenizer.convert_tokens_to_ids(planted_heads.FILLERS)
-        generator = torch.Generator().manual_seed(0)
-        effects[fillers] = 2 * torch.randn(len(fillers), 2, generator=generator)
-    return effects
-
-
 @pytest.mark.parametrize(
-    "kind", ["same words", pytest.param("other words", marks=pytest.mark.slow)]
+    "kind",
+    [
+        bypassing_models.SAME_WORDS,
+        pytest.param(bypassing_models.OTHER_WORDS, marks=pytest.mark.slow),
+    ],
 )
 def test_no_map_is_fitted_if_the_evidence_bypasses_attention(kind):
     tokenizer = planted_heads.build_tokenizer_for_heads()
-    encoder = planted_heads.build_planted_bert(planted_heads.WORKING)
-    effects = draw_word_effects(tokenizer, kind)
-    model = BypassingModel(encoder, effects, 0.03)
-    rows = planted_heads.draw_rows(48)
-    # The labels are what the model decides, so that it is better than guessing.
-    for row in rows:
-        ids = tokenizer(row["text"])["input_ids"]
-        row["label"] = int(effects[ids].sum(0).argmax())
+    model = bypassing_models.build_bypassing_model(kind, attention_share=0.03)
+    rows = bypassing_models.draw_rows(model, 48)
     result = fit_map(model, rows, tokenizer=tokenizer, progress=False)
     assert result.map is None
     assert result.reason.startswith("Nothing is fitted")
     assert "passes through attention" in result.reason
     assert not result.candidates
-    if kind == "same words":
+    if kind == bypassing_models.SAME_WORDS:
         # Faithfulness alone would certify attention that does nothing.
         assert measure_map_faithfulness(result.report, "attention").ci95[0] > 0.65
 
