@@ -7,16 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
+from hf_attnprobe import Answers, AuditOptions, audit, evaluate_scores, fit_map
 from hf_attnprobe.maps.attention_map import MAP_FILE, AttentionMap
 from hf_attnprobe.maps.fitting import (
+    CLASSIFIER_TESTS,
     RESULT_FILE,
     _certify,
     _save_result,
     judge_gate,
     measure_map_faithfulness,
 )
-from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate, ShuffledControl
+from hf_attnprobe.maps.selection import (
+    HEADS_CANDIDATE,
+    NEGLIGIBLE_DIFFERENCE,
+    Candidate,
+    ShuffledControl,
+)
 from hf_attnprobe.statistics.grades import Answer
 from tests.helpers import bypassing_models, planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused
@@ -199,6 +205,24 @@ def test_the_map_of_a_working_head_is_certified():
     assert len(ids) == result.n_certifying == 36 and result.n_choosing == 12
     text = str(result)
     assert "Certified" in text and "path share" in text and "0 of 20 would pass" in text
+
+
+@pytest.mark.slow
+def test_a_ranking_is_chosen_by_its_faithfulness_in_an_audit_of_the_choosing_texts():
+    tokenizer = planted_heads.build_tokenizer_for_heads()
+    model = planted_heads.build_planted_bert(planted_heads.WORKING)
+    rows = planted_heads.draw_rows(64)
+    result = fit_map(model, rows, tokenizer=tokenizer, progress=False, choosing_share=0.5)
+    choosing_rows = [row for row in rows if row["example_id"] not in result.report.example_ids]
+    assert len(choosing_rows) == result.n_choosing == 32
+    report = audit(model, choosing_rows, CLASSIFIER_TESTS, tokenizer=tokenizer, progress=False)
+    # The standard temperature and the exchanged words depend slightly on the audited texts.
+    for candidate in result.candidates:
+        expected = measure_map_faithfulness(report, candidate.name)
+        assert candidate.choosing_faithfulness.value == pytest.approx(expected.value, abs=0.02)
+    chosen = result.candidates[0]
+    best = max(candidate.choosing_faithfulness.value for candidate in result.candidates)
+    assert chosen.choosing_faithfulness.value >= best - NEGLIGIBLE_DIFFERENCE
 
 
 @pytest.mark.slow
