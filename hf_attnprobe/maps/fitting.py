@@ -89,7 +89,7 @@ MAX_CONTROL_TEXTS = 100
 
 The audit stores no costs of single words, so they are measured again for these texts.
 """
-N_CONTROL_RUNS = 20
+N_CONTROL_RUNS = 40
 """Number of times that the choice is repeated with shuffled costs."""
 
 

@@ -204,7 +204,7 @@ def test_the_map_of_a_working_head_is_certified():
     ids = result.report.example_ids
     assert len(ids) == result.n_certifying == 36 and result.n_choosing == 12
     text = str(result)
-    assert "Certified" in text and "path share" in text and "0 of 20 would pass" in text
+    assert "Certified" in text and "path share" in text and "0 of 40 would pass" in text
 
 
 @pytest.mark.slow
