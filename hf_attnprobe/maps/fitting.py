@@ -340,7 +340,9 @@ def _fit_prepared_map(
     choosing_faithfulness = None
     if not is_prompted:
         part = _select_part(audit, choosing_texts, choosing_share)
-        choosing_report = run_prepared_audit(part, None, AuditProgress(bar.visible))
+        choosing_report = run_prepared_audit(
+            part, None, AuditProgress(bar.visible), describes_precision=False
+        )
         choosing_faithfulness = {
             name: measure_map_faithfulness(choosing_report, name) for name in choosing[0].scores
         }
