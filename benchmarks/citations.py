@@ -1,6 +1,12 @@
 """Measure how often ``cite`` classifies planted citations correctly.
 
     python benchmarks/citations.py MODEL [--gguf-file FILE] [--seed 0] [--scale 1.0] [--output FILE]
+    python benchmarks/citations.py MODEL --statements held-out
+
+The thresholds of ``cite`` were chosen on the *tuning* statements. The *held-out* statements have another
+shape: their relations and known facts are new, the values include numbers and ordinary words, a passage
+has two or three sentences, and the statement is the first sentence that the model generates from the
+passages, if it contains the value.
 
 Each prompt has five passages in random order: one or two that contain the fact, a competitor (the same
 relation of another subject) and fillers. The statements are of these types:
@@ -30,7 +36,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +64,13 @@ class Relation:
         question: The question about the subject.
         statement: The answer.
         passages: Wordings of a passage that contains the fact.
+        values: Values to draw from; empty for invented names.
     """
 
     question: str
     statement: str
     passages: tuple[str, str]
+    values: tuple[str, ...] = ()
 
 
 INVENTED_RELATIONS = [
@@ -174,6 +182,165 @@ FILLERS = [
     "The school bought thirty new computers for its pupils.",
     "Old maps show a windmill at the edge of the forest.",
 ]
+HELD_OUT_INVENTED_RELATIONS = [
+    Relation(
+        "How high is the {x} Tower?",
+        "The {x} Tower is {v} metres high.",
+        (
+            "Many visitors climb the {x} Tower. It is open every day. The {x} Tower is {v} metres high.",
+            "With a height of {v} metres, the {x} Tower can be seen from the sea. Entry is free.",
+        ),
+        ("37", "48", "52", "63", "71", "86", "94", "118", "135", "142"),
+    ),
+    Relation(
+        "In which year was the {x} Observatory founded?",
+        "The {x} Observatory was founded in {v}.",
+        (
+            "The {x} Observatory was founded in {v}. Its roof was repaired twice.",
+            "Astronomers meet here in summer. The history of the {x} Observatory began in {v}.",
+        ),
+        ("1743", "1768", "1781", "1826", "1839", "1854", "1867", "1893", "1908", "1927"),
+    ),
+    Relation(
+        "Which instrument does {x} play?",
+        "{x} plays the {v}.",
+        (
+            "The concert was sold out within an hour. {x} plays the {v}.",
+            "The {v} is the instrument of {x}. The hall has room for two hundred guests.",
+        ),
+        ("oboe", "harp", "cello", "trumpet", "flute", "viola", "tuba", "clarinet", "banjo", "lute"),
+    ),
+    Relation(
+        "Which river flows through the town of {x}?",
+        "The river {v} flows through the town of {x}.",
+        (
+            "The town of {x} has a large market. The river {v} flows through the town of {x}.",
+            "The town of {x} is on the river {v}. There are three bridges and a mill.",
+        ),
+    ),
+    Relation(
+        "Who wrote the novel {x}?",
+        "The novel {x} was written by {v}.",
+        (
+            "The novel {x} was written by {v}. It was translated into nine languages.",
+            "Critics were surprised by the last chapter. {v} is the author of the novel {x}.",
+        ),
+    ),
+]
+HELD_OUT_KNOWN_RELATION = Relation(
+    "In which country is the city of {x}?",
+    "The city of {x} is in {v}.",
+    (
+        "The city of {x} is in {v}. Its airport is being enlarged.",
+        "Tourists like the old streets. One of the cities of {v} is {x}.",
+    ),
+)
+COUNTRIES = {
+    "Munich": "Germany",
+    "Hamburg": "Germany",
+    "Milan": "Italy",
+    "Naples": "Italy",
+    "Turin": "Italy",
+    "Lyon": "France",
+    "Marseille": "France",
+    "Bordeaux": "France",
+    "Barcelona": "Spain",
+    "Seville": "Spain",
+    "Valencia": "Spain",
+    "Osaka": "Japan",
+    "Kyoto": "Japan",
+    "Sapporo": "Japan",
+    "Shanghai": "China",
+    "Chengdu": "China",
+    "Mumbai": "India",
+    "Chennai": "India",
+    "Kolkata": "India",
+    "Toronto": "Canada",
+    "Calgary": "Canada",
+    "Sydney": "Australia",
+    "Perth": "Australia",
+    "Adelaide": "Australia",
+    "Krakow": "Poland",
+    "Gdansk": "Poland",
+    "Porto": "Portugal",
+    "Gothenburg": "Sweden",
+    "Bergen": "Norway",
+    "Aarhus": "Denmark",
+    "Tampere": "Finland",
+    "Geneva": "Switzerland",
+    "Basel": "Switzerland",
+    "Salzburg": "Austria",
+    "Graz": "Austria",
+    "Antwerp": "Belgium",
+    "Rotterdam": "Netherlands",
+    "Izmir": "Turkey",
+    "Karachi": "Pakistan",
+    "Lahore": "Pakistan",
+    "Busan": "South Korea",
+    "Mombasa": "Kenya",
+    "Casablanca": "Morocco",
+    "Alexandria": "Egypt",
+    "Durban": "South Africa",
+    "Lagos": "Nigeria",
+    "Guadalajara": "Mexico",
+    "Medellín": "Colombia",
+    "Arequipa": "Peru",
+    "Valparaíso": "Chile",
+    "Rosario": "Argentina",
+    "Brno": "Czech",
+    "Debrecen": "Hungary",
+    "Kharkiv": "Ukraine",
+    "Plovdiv": "Bulgaria",
+    "Aleppo": "Syria",
+    "Tampa": "United States",
+    "Kumasi": "Ghana",
+    "Bandung": "Indonesia",
+    "Da Nang": "Vietnam",
+}
+HELD_OUT_FILLERS = [
+    "The post office moved to a new building. It has longer opening hours now.",
+    "Two teams reached the final of the chess tournament. It lasts until Sunday.",
+    "Beekeepers sell honey in front of the town hall. The first jars were gone by noon.",
+    "A lost suitcase was found at the tram stop. It contained only newspapers.",
+    "Engineers are testing an electric ferry. It is quieter than the old one.",
+    "Students painted the underpass. The colours were a gift from a local shop.",
+    "The bakery tried a recipe with walnuts. Most customers liked it.",
+    "Heavy rain filled the reservoir. Watering gardens is allowed again.",
+]
+
+
+@dataclass(frozen=True)
+class StatementSet:
+    """Relations, facts and fillers from which statements are planted.
+
+    Attributes:
+        invented_relations: Relations of invented facts.
+        known_relation: Relation of facts that the model may know.
+        known_facts: Value of each subject of the known relation.
+        fillers: Passages without a fact.
+        has_own_words: Whether the statement is the sentence that the model generates from the passages.
+    """
+
+    invented_relations: Sequence[Relation]
+    known_relation: Relation
+    known_facts: dict[str, str]
+    fillers: Sequence[str]
+    has_own_words: bool
+
+
+STATEMENT_SETS = {
+    "tuning": StatementSet(
+        INVENTED_RELATIONS, KNOWN_RELATION, CAPITALS, FILLERS, has_own_words=False
+    ),
+    "held-out": StatementSet(
+        HELD_OUT_INVENTED_RELATIONS,
+        HELD_OUT_KNOWN_RELATION,
+        COUNTRIES,
+        HELD_OUT_FILLERS,
+        has_own_words=True,
+    ),
+}
+"""Statements by which the thresholds were chosen, and others."""
 SYLLABLES = [
     "bal",
     "bren",
@@ -249,6 +416,7 @@ def make_case(
     value: str,
     rng: random.Random,
     index: int,
+    fillers: Sequence[str],
     **fields: Any,
 ) -> Case:
     """Plant a fact in five passages in random order."""
@@ -257,11 +425,11 @@ def make_case(
     competitor = fields["competitor"]
     right = [wording.format(x=subject, v=value) for wording in wordings[:n_right]]
     wrong = rng.choice(relation.passages).format(x=competitor[0], v=competitor[1])
-    passages = [*right, wrong, *rng.sample(FILLERS, 4 - n_right)]
+    passages = [*right, wrong, *rng.sample(fillers, 4 - n_right)]
     rng.shuffle(passages)
     statement = fields.get("statement") or relation.statement.format(x=subject, v=value)
     # Every second wrong citation is a filler.
-    filler = next(passage for passage in passages if passage in FILLERS)
+    filler = next(passage for passage in passages if passage in fillers)
     return Case(
         kind=kind,
         passages=passages,
@@ -274,37 +442,55 @@ def make_case(
     )
 
 
-def make_cases(model: Any, tokenizer: Any, seed: int, scale: float) -> list[Case]:
+def draw_invented_fact(relation: Relation, rng: random.Random) -> tuple[str, str, tuple[str, str]]:
+    """Draw a subject, a value, and the subject and the value of a competitor."""
+    subject, other = make_name(rng), make_name(rng)
+    if any(word in relation.question for word in ("born", "dog", "play")):
+        subject, other = make_name(rng, 2), make_name(rng, 2)
+    if relation.values:
+        value, other_value = rng.sample(relation.values, 2)
+    else:
+        has_two_words = any(word in relation.question for word in ("director", "wrote"))
+        value, other_value = (make_name(rng, 1 + has_two_words) for _ in range(2))
+    return subject, value, (other, other_value)
+
+
+def make_cases(
+    model: Any, tokenizer: Any, statements: StatementSet, seed: int, scale: float
+) -> list[Case]:
     """Make all planted statements."""
+    relations, known_relation = statements.invented_relations, statements.known_relation
+    facts, fillers = statements.known_facts, statements.fillers
     rng = random.Random(seed)
     cases = []
     for kind, count in {"invented": 28, "twice": 20, "nowhere": 14, "repeated": 6}.items():
         for index in range(round(count * scale)):
-            relation = INVENTED_RELATIONS[index % len(INVENTED_RELATIONS)]
-            subject, other = make_name(rng), make_name(rng)
-            if "born" in relation.question or "dog" in relation.question:
-                subject, other = make_name(rng, 2), make_name(rng, 2)
-            has_two_words = "director" in relation.question
-            value, other_value = (make_name(rng, 1 + has_two_words) for _ in range(2))
-            cases.append(
-                make_case(
-                    kind, relation, subject, value, rng, index, competitor=(other, other_value)
-                )
+            relation = relations[index % len(relations)]
+            subject, value, competitor = draw_invented_fact(relation, rng)
+            case = make_case(
+                kind, relation, subject, value, rng, index, fillers, competitor=competitor
             )
-    countries = rng.sample(sorted(CAPITALS), len(CAPITALS))
+            cases.append(case)
+    subjects = rng.sample(sorted(facts), len(facts))
     greedy_answers = dict(
         zip(
-            countries,
+            subjects,
             answer_questions(
-                model, tokenizer, [KNOWN_RELATION.question.format(x=name) for name in countries]
+                model, tokenizer, [known_relation.question.format(x=name) for name in subjects]
             ),
             strict=True,
         )
     )
-    known = [name for name in countries if CAPITALS[name] in greedy_answers[name]]
-    others = [name for name in countries if name not in known]
-    half_known = [name for name in others if is_half_known(model, tokenizer, name, seed)]
-    print(f"capitals: {len(known)} known, {len(half_known)} half known, {len(others)} others")
+    known = [name for name in subjects if facts[name] in greedy_answers[name]]
+    others = [name for name in subjects if name not in known]
+    half_known = [
+        name
+        for name in others
+        if is_half_known(
+            model, tokenizer, known_relation.question.format(x=name), facts[name], seed
+        )
+    ]
+    print(f"known facts: {len(known)} known, {len(half_known)} half known, {len(others)} others")
     n_elsewhere = round(6 * scale)
     groups = {
         "known elsewhere": known[:n_elsewhere],
@@ -313,21 +499,22 @@ def make_cases(model: Any, tokenizer: Any, seed: int, scale: float) -> list[Case
     }
     for kind, names in groups.items():
         for index, name in enumerate(names):
-            other = rng.choice([other for other in countries if other != name])
+            other = rng.choice([other for other in subjects if other != name])
             statement = None
             if kind != "half known":
                 answer = greedy_answers[name].strip()
                 start, end = locate_sentences(answer)[0]
-                statement = answer[start:end] if CAPITALS[name] in answer[start:end] else None
+                statement = answer[start:end] if facts[name] in answer[start:end] else None
             cases.append(
                 make_case(
                     kind,
-                    KNOWN_RELATION,
+                    known_relation,
                     name,
-                    CAPITALS[name],
+                    facts[name],
                     rng,
                     index,
-                    competitor=(other, CAPITALS[other]),
+                    fillers,
+                    competitor=(other, facts[other]),
                     statement=statement,
                 )
             )
@@ -356,9 +543,9 @@ def answer_questions(
     return [decode_tokens(tokenizer, answers[name]) for name in prompts]
 
 
-def is_half_known(model: Any, tokenizer: Any, country: str, seed: int) -> bool:
-    """Check whether some of the sampled answers without passages name the capital."""
-    ids = encode_question(tokenizer, KNOWN_RELATION.question.format(x=country))
+def is_half_known(model: Any, tokenizer: Any, question: str, value: str, seed: int) -> bool:
+    """Check whether some of the sampled answers without passages contain the value."""
+    ids = encode_question(tokenizer, question)
     torch.manual_seed(seed)
     outputs = model.generate(
         torch.tensor([ids]),
@@ -370,7 +557,19 @@ def is_half_known(model: Any, tokenizer: Any, country: str, seed: int) -> bool:
         pad_token_id=tokenizer.eos_token_id,
     )
     answers = [decode_tokens(tokenizer, row[len(ids) :].tolist()) for row in outputs]
-    return any(CAPITALS[country] in answer for answer in answers)
+    return any(value in answer for answer in answers)
+
+
+def use_own_words(case: Case, generated: str) -> Case:
+    """Replace the statement by the first generated sentence, if it contains the value.
+
+    A statement that no passage contains, and a fact that is known or half known, keep their words.
+    """
+    if case.kind not in ("invented", "twice", "repeated") or case.value not in generated:
+        return case
+    start, end = locate_sentences(generated)[0]
+    sentence = generated[start:end].strip()
+    return replace(case, statement=sentence) if case.value in sentence else case
 
 
 TRUE_USES = {
@@ -444,6 +643,7 @@ def main() -> None:
     parser.add_argument("--gguf-file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--statements", choices=STATEMENT_SETS, default="tuning")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     options = {"gguf_file": arguments.gguf_file} if arguments.gguf_file else {}
@@ -452,13 +652,16 @@ def main() -> None:
         arguments.model, dtype=torch.float32, **options
     ).eval()
     start = time.process_time()
-    cases = make_cases(model, tokenizer, arguments.seed, arguments.scale)
+    statements = STATEMENT_SETS[arguments.statements]
+    cases = make_cases(model, tokenizer, statements, arguments.seed, arguments.scale)
     written = answer_questions(
         model,
         tokenizer,
         [case.question for case in cases],
         [case.passages for case in cases],
     )
+    if statements.has_own_words:
+        cases = [use_own_words(case, text) for case, text in zip(cases, written, strict=True)]
     print(f"{len(cases)} answers planted in {time.process_time() - start:.0f} CPU s")
     rows = [
         {"passages": case.passages, "question": case.question, "answer": case.answer}

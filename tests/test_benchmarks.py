@@ -17,6 +17,7 @@ TINY = {
     "first_audit": f"--model {{classifier}} {DATA}",
     "heads": f"--model {{bert}} {DATA} --heads 2 --n-permutations 4 --no-peers --memory "
     "--base-words 8 --base-copies 1",
+    "head_ablation": "{audit}",
     "induction": "{out} --seeds 0 --questions 2 --steps 4",
     "language": "{speaker} {out} --prompts 4 --masks 4",
     "language_audit": "{speaker} --prompts 2 --dtype float32",
@@ -25,6 +26,7 @@ TINY = {
     "language_gpu": "--shape tiny --prompts 2 --tokens 60 --sentences 4",
     "language_peers": "{speaker} --prompts 1 --layer 1",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
+    "maps": "bypass --draws 1",
     "results": "--list --folder {out}",
     "row_storage": "--texts 60 --texts-per-part 20",
     "scale": "400 --folder {out} --shares 3",

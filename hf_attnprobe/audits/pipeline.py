@@ -182,7 +182,11 @@ def _retry_without_undefined_prompts(run: Callable[[bool], T]) -> T:
 
 
 def run_prepared_audit(
-    audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
+    audit: PreparedAudit,
+    output_dir: str | Path | None,
+    progress: AuditProgress,
+    *,
+    describes_precision: bool = True,
 ) -> Report:
     """Run the tests of a prepared audit, and build and write its report.
 
@@ -190,6 +194,8 @@ def run_prepared_audit(
         audit: The audit.
         output_dir: Output folder; None saves nothing.
         progress: Time limit and progress bar.
+        describes_precision: Whether to print a line above the progress bar if the texts are too few
+            for an answer. An audit whose answers nobody reads needs no such line.
 
     Returns:
         The report.
@@ -201,7 +207,7 @@ def run_prepared_audit(
     with open_audit(audit, output_dir, progress) as (runner, extra_provenance):
         has_prompts = not runner.adapter.lacks(AnswersFromPassage)
         expected_precision = warn_about_precision(count_distinct_texts(runner.texts), has_prompts)
-        if expected_precision:
+        if expected_precision and describes_precision:
             progress.bar.print_line(expected_precision)
         run_log = read_run_log(
             runner.folder.parent,

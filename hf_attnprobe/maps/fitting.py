@@ -89,7 +89,7 @@ MAX_CONTROL_TEXTS = 100
 
 The audit stores no costs of single words, so they are measured again for these texts.
 """
-N_CONTROL_RUNS = 20
+N_CONTROL_RUNS = 40
 """Number of times that the choice is repeated with shuffled costs."""
 
 
@@ -101,6 +101,8 @@ class CandidateResult:
         name: Name of the candidate.
         description: What it shows.
         agreement: Agreement with the costs of removing units in the choosing texts.
+        choosing_faithfulness: Faithfulness on the choosing texts, by which rankings are chosen; None
+            for a language model, whose map is chosen by agreement.
         faithfulness: Faithfulness on the certifying texts; None if it was not measured there.
         is_chosen: Whether it was chosen.
     """
@@ -108,6 +110,7 @@ class CandidateResult:
     name: str
     description: str
     agreement: float
+    choosing_faithfulness: Estimate | None
     faithfulness: Estimate | None
     is_chosen: bool
 
@@ -180,18 +183,30 @@ class FittedMap:
 
 
 def _format_candidates(candidates: Sequence[CandidateResult]) -> list[str]:
-    """Format the candidates as the lines of a table."""
+    """Format the candidates as the lines of a table.
+
+    The column for the choosing texts contains the number by which the map was chosen.
+    """
     width = max(len(candidate.description) for candidate in candidates)
-    lines = [f"  {'candidate':{width}}  agreement (choosing)  faithfulness (certifying)"]
+    is_chosen_by_agreement = candidates[0].choosing_faithfulness is None
+    criterion = "agreement" if is_chosen_by_agreement else "faithfulness"
+    title = f"{criterion} (choosing)"
+    lines = [f"  {'candidate':{width}}  {title:23}  faithfulness (certifying)"]
     for candidate in candidates:
-        measured = "not measured"
-        if candidate.faithfulness is not None and candidate.faithfulness.n:
-            measured = candidate.faithfulness.interval_text
+        chosen_by = f"{candidate.agreement:.2f}"
+        if not is_chosen_by_agreement:
+            chosen_by = _format_faithfulness(candidate.choosing_faithfulness)
         mark = "*" if candidate.is_chosen else " "
         lines.append(
-            f"{mark} {candidate.description:{width}}  {candidate.agreement:20.2f}  {measured}"
+            f"{mark} {candidate.description:{width}}  {chosen_by:23}  "
+            f"{_format_faithfulness(candidate.faithfulness)}"
         )
     return lines
+
+
+def _format_faithfulness(estimate: Estimate | None) -> str:
+    """Format a faithfulness with its interval, or state that it was not measured."""
+    return estimate.interval_text if estimate is not None and estimate.n else "not measured"
 
 
 @public_function
@@ -207,13 +222,14 @@ def fit_map(
 ) -> FittedMap:
     """Choose an attention map of a model, and certify it on other texts.
 
-    The texts are split by a hash of their ids. A map is chosen by what leaving out each unit costs in
-    the first part. An audit of the second part then measures the faithfulness of the chosen map, and
-    whether attention has an effect at all. The map is certified if the answer to both is yes.
+    The texts are split by a hash of their ids. A map is chosen on the first part. An audit of the second
+    part then measures the faithfulness of the chosen map, and whether attention has an effect at all.
+    The map is certified if the answer to both is yes.
 
     For language models, the candidates are the mean of all heads, the best layer, and the k best
-    heads. For other models, they are the rankings that an audit measures: attention, its last layer,
-    attention × gradient, rollout and so on.
+    heads, and they are compared by what leaving out each unit costs. For other models, the candidates
+    are the rankings that an audit measures: attention, its last layer, attention × gradient, rollout
+    and so on. They are compared by their faithfulness in an audit of the first part.
 
     Args:
         model: The model, as :func:`audit` accepts it.
@@ -321,7 +337,16 @@ def _fit_prepared_map(
             "matters, or an answer that the model does not give itself. Use more texts, or a larger "
             "choosing share."
         )
-    candidates = list_candidates(choosing, all_heads)
+    choosing_faithfulness = None
+    if not is_prompted:
+        part = _select_part(audit, choosing_texts, choosing_share)
+        choosing_report = run_prepared_audit(
+            part, None, AuditProgress(bar.visible), describes_precision=False
+        )
+        choosing_faithfulness = {
+            name: measure_map_faithfulness(choosing_report, name) for name in choosing[0].scores
+        }
+    candidates = list_candidates(choosing, all_heads, choosing_faithfulness)
     chosen = candidates[0]
 
     bar.start_part(f"certifying on {len(certifying_texts)} texts")
@@ -353,6 +378,11 @@ def _fit_prepared_map(
     )
     if closed_reason:
         return result
+    if choosing_faithfulness and not any(score.n for score in choosing_faithfulness.values()):
+        raise AttnProbeError(
+            f"faithfulness could not be measured on the {len(choosing_texts)} choosing texts, so no "
+            "map can be chosen. Use more texts, or a larger choosing share."
+        )
     if is_prompted:
         certifying = _read_costs(certifying, report)
     else:
@@ -455,6 +485,15 @@ def _split_batch(
     return records
 
 
+def _select_part(
+    audit: PreparedAudit, texts: Sequence[Text], choosing_share: float
+) -> PreparedAudit:
+    """Restrict a prepared audit to one part of its texts."""
+    tokenized = replace(audit.tokenized, texts=[*texts])
+    identity = {**audit.identity, "choosing_share": choosing_share}
+    return replace(audit, tokenized=tokenized, identity=identity, n_texts=len(texts))
+
+
 def _prepare_certification(
     audit: PreparedAudit,
     texts: Sequence[Text],
@@ -473,19 +512,19 @@ def _prepare_certification(
         all_heads: The heads to which these scores belong.
         choosing_share: Share of the texts by which the map was chosen.
     """
-    identity = {**audit.identity, "choosing_share": choosing_share}
-    if chosen.heads:
-        tokenizer = audit.audited_model.tokenizer
-        # A language model reads no images or bags.
-        assert not isinstance(tokenizer, InputReader)
-        scores_by_id = {
-            record.example_id: UserScores(chosen.score_units(record, all_heads).tolist())
-            for record in records
-        }
-        texts = attach_scores(texts, scores_by_id, audit.audited_model.adapter, tokenizer, {})
-        identity["map_scores_fingerprint"] = hash_json({t.example_id: t.scores for t in texts})
-    tokenized = replace(audit.tokenized, texts=[*texts])
-    return replace(audit, tokenized=tokenized, identity=identity, n_texts=len(texts))
+    if not chosen.heads:
+        return _select_part(audit, texts, choosing_share)
+    tokenizer = audit.audited_model.tokenizer
+    # A language model reads no images or bags.
+    assert not isinstance(tokenizer, InputReader)
+    scores_by_id = {
+        record.example_id: UserScores(chosen.score_units(record, all_heads).tolist())
+        for record in records
+    }
+    texts = attach_scores(texts, scores_by_id, audit.audited_model.adapter, tokenizer, {})
+    part = _select_part(audit, texts, choosing_share)
+    fingerprint = hash_json({text.example_id: text.scores for text in texts})
+    return replace(part, identity={**part.identity, "map_scores_fingerprint": fingerprint})
 
 
 def _read_costs(records: Sequence[TextCosts], report: Report) -> list[TextCosts]:
@@ -607,6 +646,7 @@ def _certify(
                 candidate.name,
                 attention_map.description,
                 candidate.agreement,
+                candidate.choosing_faithfulness,
                 faithfulness,
                 is_chosen,
             )

@@ -14,11 +14,14 @@ Language models
     they are chosen on four fifths of the texts and measured on the last fifth, in turn.
 
 Other models
-    The candidates are the rankings that an audit measures anyway, such as attention × gradient.
-    Nothing is chosen within a ranking, so its agreement is a plain mean over the texts.
+    The candidates are the rankings that an audit measures anyway, such as attention × gradient. An
+    audit of the choosing texts measures their faithfulness, by which the map is chosen. Agreement
+    would be a worse criterion: it only measures the effect of deleting single words, so it preferred
+    attention where attention × gradient was more faithful on all texts.
 
 Control
-    The costs of every text are shuffled among its units, in both parts, and the choice is repeated.
+    The costs of every text are shuffled among its units, in both parts, and the choice is repeated by
+    agreement, because shuffled costs have no faithfulness.
     Maps that are chosen in this way must not agree with the shuffled costs of the other part.
 """
 
@@ -31,7 +34,7 @@ import torch
 
 from hf_attnprobe.attention_map import HeadIndex, ShuffledControl
 from hf_attnprobe.functional.rank import gini_correlation
-from hf_attnprobe.statistics.estimates import estimate_mean
+from hf_attnprobe.statistics.estimates import Estimate, estimate_mean
 from hf_attnprobe.statistics.sampling import order_by_hash
 
 
@@ -48,7 +51,7 @@ prompts in ten draws, and with 10 prompts .91.
 SMALLEST_COST = 1e-6
 """Largest cost that counts as a rounding error. A text without a larger cost cannot rank units."""
 NEGLIGIBLE_DIFFERENCE = 0.01
-"""Difference between two agreements that does not count, so that the simpler candidate is chosen."""
+"""Difference between two candidates that does not count, so that the simpler candidate is chosen."""
 
 LAYER_CANDIDATE = "best layer"
 """Name of the candidate that averages the heads of one layer."""
@@ -89,12 +92,23 @@ class Candidate:
             chosen.
         heads: Heads whose attention shares are averaged; empty for a ranking.
         n_tried: Number of alternatives among which the candidate itself was chosen.
+        choosing_faithfulness: Faithfulness on the choosing texts; None if candidates are chosen by
+            their agreement.
     """
 
     name: str
     agreement: float
     heads: tuple[HeadIndex, ...] = ()
     n_tried: int = 1
+    choosing_faithfulness: Estimate | None = None
+
+    @property
+    def criterion(self) -> float:
+        """The number by which the candidate is compared with others, larger is better."""
+        if self.choosing_faithfulness is None:
+            return self.agreement
+        value = self.choosing_faithfulness.value
+        return -np.inf if value is None or np.isnan(value) else value
 
     def score_units(self, text: TextCosts, all_heads: Sequence[HeadIndex]) -> np.ndarray:
         """Score the units of a text.
@@ -158,7 +172,9 @@ def _hash_id(example_id: int) -> bytes:
 
 
 def list_candidates(
-    texts: Sequence[TextCosts], all_heads: Sequence[HeadIndex] = ()
+    texts: Sequence[TextCosts],
+    all_heads: Sequence[HeadIndex] = (),
+    faithfulness: Mapping[str, Estimate] | None = None,
 ) -> list[Candidate]:
     """List all candidates with their agreement on the choosing texts.
 
@@ -166,24 +182,28 @@ def list_candidates(
         texts: The choosing texts, of which at least two must be able to rank units.
         all_heads: The heads to which the rows of ``head_shares`` belong; empty to compare only
             rankings.
+        faithfulness: Faithfulness on the choosing texts by ranking name, by which the candidates are
+            compared; None to compare them by their agreement.
 
     Returns:
-        The candidates, the chosen one first. It has the largest agreement, or is the simplest of those
-        whose agreement is smaller by at most :data:`NEGLIGIBLE_DIFFERENCE`.
+        The candidates, the chosen one first. It has the largest faithfulness (or agreement), or is the
+        simplest of those whose value is smaller by at most :data:`NEGLIGIBLE_DIFFERENCE`.
     """
     ranking_texts = [text for text in texts if text.has_order]
     candidates = [
         Candidate(
-            name, measure_agreement(ranking_texts, [text.scores[name] for text in ranking_texts])
+            name,
+            measure_agreement(ranking_texts, [text.scores[name] for text in ranking_texts]),
+            choosing_faithfulness=None if faithfulness is None else faithfulness[name],
         )
         for name in ranking_texts[0].scores
     ]
     if all_heads:
         candidates += _list_head_candidates(ranking_texts, all_heads)
-    best = max(candidate.agreement for candidate in candidates)
+    best = max(candidate.criterion for candidate in candidates)
     # Candidates are listed from the simplest one on.
-    chosen = next(c for c in candidates if c.agreement >= best - NEGLIGIBLE_DIFFERENCE)
-    return sorted(candidates, key=lambda c: (c is not chosen, -c.agreement))
+    chosen = next(c for c in candidates if c.criterion >= best - NEGLIGIBLE_DIFFERENCE)
+    return sorted(candidates, key=lambda c: (c is not chosen, -c.criterion))
 
 
 def measure_agreement(texts: Sequence[TextCosts], scores: Sequence[np.ndarray]) -> float:

@@ -6,20 +6,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from hf_attnprobe import Answers, AuditOptions, evaluate_scores, fit_map
+from hf_attnprobe import Answers, AuditOptions, audit, evaluate_scores, fit_map
 from hf_attnprobe.attention_map import MAP_FILE, AttentionMap, ShuffledControl
 from hf_attnprobe.maps.fitting import (
+    CLASSIFIER_TESTS,
     RESULT_FILE,
     _certify,
     _save_result,
     judge_gate,
     measure_map_faithfulness,
 )
-from hf_attnprobe.maps.selection import HEADS_CANDIDATE, Candidate
+from hf_attnprobe.maps.selection import HEADS_CANDIDATE, NEGLIGIBLE_DIFFERENCE, Candidate
 from hf_attnprobe.statistics.grades import Answer
-from tests.helpers import planted_heads, planted_models, planted_retrieval
+from tests.helpers import bypassing_models, planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused
 
 
@@ -159,58 +159,23 @@ def test_no_map_is_fitted_if_no_unit_matters(retrieval):
 # --- Classifiers ---------------------------------------------------------------------------------
 
 
-class BypassingModel(nn.Module):
-    """A BERT whose decision comes almost only from the words themselves, around attention.
-
-    Args:
-        encoder: The BERT.
-        effects: What each word adds to the logits, `[words, classes]`.
-        attention_share: Share of the logits that comes from the BERT.
-    """
-
-    def __init__(self, encoder, effects, attention_share):
-        super().__init__()
-        self.encoder, self.attention_share = encoder, attention_share
-        self.register_buffer("effects", effects)
-
-    def forward(self, **inputs):
-        logits = self.encoder(**inputs).logits
-        bypass = self.effects[inputs["input_ids"]].sum(1)
-        return self.attention_share * logits + (1 - self.attention_share) * bypass
-
-
-def draw_word_effects(tokenizer, kind):
-    """What the words add around attention: the key words, which attention reads, or the fillers."""
-    effects = torch.zeros(len(tokenizer), 2)
-    if kind == "same words":
-        for label, word in enumerate(planted_heads.KEYS):
-            effects[tokenizer.convert_tokens_to_ids(word), label] = 4.0
-    else:
-        fillers = tokenizer.convert_tokens_to_ids(planted_heads.FILLERS)
-        generator = torch.Generator().manual_seed(0)
-        effects[fillers] = 2 * torch.randn(len(fillers), 2, generator=generator)
-    return effects
-
-
 @pytest.mark.parametrize(
-    "kind", ["same words", pytest.param("other words", marks=pytest.mark.slow)]
+    "kind",
+    [
+        bypassing_models.SAME_WORDS,
+        pytest.param(bypassing_models.OTHER_WORDS, marks=pytest.mark.slow),
+    ],
 )
 def test_no_map_is_fitted_if_the_evidence_bypasses_attention(kind):
     tokenizer = planted_heads.build_tokenizer_for_heads()
-    encoder = planted_heads.build_planted_bert(planted_heads.WORKING)
-    effects = draw_word_effects(tokenizer, kind)
-    model = BypassingModel(encoder, effects, 0.03)
-    rows = planted_heads.draw_rows(48)
-    # The labels are what the model decides, so that it is better than guessing.
-    for row in rows:
-        ids = tokenizer(row["text"])["input_ids"]
-        row["label"] = int(effects[ids].sum(0).argmax())
+    model = bypassing_models.build_bypassing_model(kind, attention_share=0.03)
+    rows = bypassing_models.draw_rows(model, 48)
     result = fit_map(model, rows, tokenizer=tokenizer, progress=False)
     assert result.map is None
     assert result.reason.startswith("Nothing is fitted")
     assert "passes through attention" in result.reason
     assert not result.candidates
-    if kind == "same words":
+    if kind == bypassing_models.SAME_WORDS:
         # Faithfulness alone would certify attention that does nothing.
         assert measure_map_faithfulness(result.report, "attention").ci95[0] > 0.65
 
@@ -234,7 +199,27 @@ def test_the_map_of_a_working_head_is_certified():
     ids = result.report.example_ids
     assert len(ids) == result.n_certifying == 36 and result.n_choosing == 12
     text = str(result)
-    assert "Certified" in text and "path share" in text and "0 of 20 would pass" in text
+    assert "Certified" in text and "path share" in text and "0 of 40 would pass" in text
+
+
+@pytest.mark.slow
+def test_a_ranking_is_chosen_by_its_faithfulness_in_an_audit_of_the_choosing_texts(capsys):
+    tokenizer = planted_heads.build_tokenizer_for_heads()
+    model = planted_heads.build_planted_bert(planted_heads.WORKING)
+    rows = planted_heads.draw_rows(80)
+    result = fit_map(model, rows, tokenizer=tokenizer, choosing_share=0.25)
+    # Few texts are enough to choose, so they are not called too few.
+    assert "required texts" not in capsys.readouterr().err
+    choosing_rows = [row for row in rows if row["example_id"] not in result.report.example_ids]
+    assert len(choosing_rows) == result.n_choosing == 20
+    report = audit(model, choosing_rows, CLASSIFIER_TESTS, tokenizer=tokenizer, progress=False)
+    # The standard temperature and the exchanged words depend slightly on the audited texts.
+    for candidate in result.candidates:
+        expected = measure_map_faithfulness(report, candidate.name)
+        assert candidate.choosing_faithfulness.value == pytest.approx(expected.value, abs=0.02)
+    chosen = result.candidates[0]
+    best = max(candidate.choosing_faithfulness.value for candidate in result.candidates)
+    assert chosen.choosing_faithfulness.value >= best - NEGLIGIBLE_DIFFERENCE
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from hf_attnprobe.maps.selection import (
     split_into_folds,
     split_texts,
 )
+from hf_attnprobe.statistics.estimates import Estimate
 
 
 # --- Splitting -----------------------------------------------------------------------------------
@@ -153,6 +154,21 @@ def test_the_simplest_of_equal_candidates_is_chosen():
     better = {"attention": -costs, "rollout": costs}
     texts = [TextCosts(number, costs, better) for number in range(6)]
     assert list_candidates(texts)[0].name == "rollout"
+
+
+def choose_by_faithfulness(**values):
+    """The name that is chosen if each ranking has this faithfulness, and attention agrees best."""
+    costs = np.array([3.0, 1.0, 0.0])
+    scores = {name: costs if name == "attention" else -costs for name in values}
+    texts = [TextCosts(number, costs, scores) for number in range(6)]
+    estimates = {name: Estimate(value, None, 6) for name, value in values.items()}
+    return list_candidates(texts, faithfulness=estimates)[0].name
+
+
+def test_faithfulness_decides_before_agreement():
+    assert choose_by_faithfulness(attention=0.5, product=0.61) == "product"
+    assert choose_by_faithfulness(attention=0.605, product=0.61) == "attention"
+    assert choose_by_faithfulness(attention=float("nan"), product=-0.1) == "product"
 
 
 def test_texts_whose_costs_are_equal_do_not_count():
