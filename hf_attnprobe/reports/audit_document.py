@@ -39,7 +39,9 @@ from hf_attnprobe.reports.first_screen import (
     find_model_statistic,
 )
 from hf_attnprobe.reports.head_tables import (
+    EFFECT_MAP_KEY,
     HEAD_TABLE_NOTE,
+    PATH_SHARE_MAP_KEY,
     build_head_maps,
     build_head_table,
     build_parts_section,
@@ -521,15 +523,21 @@ def build_heads_section(report: AuditResult) -> Section | None:
     if sites == {ALL_ATTENTION_SITE} or not has_several_heads(report.statistics):
         return None
     summary = describe_important_heads(report)
+    maps = build_head_maps(report.head_evaluations, report.rules)
+    # Next to a map of path shares, the effect of shuffling is only a supporting number.
+    has_path_shares = any(head_map.key == PATH_SHARE_MAP_KEY for head_map in maps)
+    supporting_maps = [
+        head_map for head_map in maps if has_path_shares and head_map.key == EFFECT_MAP_KEY
+    ]
     return Section(
         "Which heads matter",
         [
             Strong(summary) if summary else None,
             describe_head_pairs(report.head_pairs),
-            *build_head_maps(report.head_evaluations, report.rules),
+            *(head_map for head_map in maps if head_map not in supporting_maps),
             Collapsible(
                 "All numbers of heads and groups of heads",
-                [HEAD_TABLE_NOTE, build_head_table(report)],
+                [*supporting_maps, HEAD_TABLE_NOTE, build_head_table(report)],
             ),
         ],
         id="heads",

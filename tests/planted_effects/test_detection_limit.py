@@ -36,6 +36,7 @@ def test_no_effect_is_planted_in_a_model_that_predicts_a_number():
         find_detection_limit(model, rows, tokenizer=words)
 
 
+@pytest.mark.slow
 def test_copies_of_a_text_count_once(monkeypatch):
     """Each text is measured once, so the intervals are those of the different texts."""
     monkeypatch.setattr("hf_attnprobe.statistics.detection.N_RESAMPLES", 5)
