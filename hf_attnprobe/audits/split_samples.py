@@ -61,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 N_NOISE_PROMPTS = 2
 """Number of prompts on which the noise floor of a language model is measured."""
-MAX_NOISE_UNITS = 8
+MAX_NOISE_UNITS = 4
 """Largest number of units per prompt whose deletion is repeated to measure the noise floor."""
 NOISE_SEED = 0
 """Seed for the small changes by which the noise floor is measured."""

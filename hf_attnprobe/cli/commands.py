@@ -146,7 +146,8 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
     )
     add_audit_flags(
         parser,
-        "input_erasure, erasure, and shapley over 8 phrases; for a language model, sources",
+        "exchange, scale, erasure, input_erasure, and shapley over 8 phrases; for a language model, "
+        "sources",
     )
     _add_output_flags(parser)
 
