@@ -52,13 +52,16 @@ trained checkpoint explains its predictions.
   This is tested in every layer.
 - A replay, which starts at the edited layer, gives the same result as a complete forward pass with the same edit.
 - Predictions and attention are the same with and without padding.
-- Leave-one-out gives the same result as the shortened text.
+- Leave-one-out gives the same result as the shortened text. For images, it gives the same result as the model without
+  the token of the patch.
+- Exchanging a patch gives the same result as an image with the new pixels.
 
 All comparisons are made in float32 with a tolerance of 5·10⁻⁵. The column "attention" shows whether the attention was also
 compared with `output_attentions` of the eager model.
 
-Tokens of images cannot be left out. For images, a default audit therefore does not run the tests `correlation`,
-`input_erasure` and `explanations`.
+All image classes with the result *works* support leaving patches out, exchanging patches and zeroed attention weights,
+see [images](units.md#images). Models whose attention covers windows or merged patches, such as Swin, and models without
+softmax attention are refused before the audit starts.
 
 ## The checks of language models
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -453,6 +453,11 @@ class Explainer:
     alternative: str | None = None
     compute_map: Callable[[Observation, Site], Tensor] | None = None
 
+    @property
+    def _text_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer. Descriptions of images and bags, whose predictions are classes, ignore it."""
+        return cast(PreTrainedTokenizerBase, self.tokenizer)
+
     def explain(self, text: Text, row: Mapping[str, Any]) -> HighlightedText:
         """Compute the attention and importance scores of a text's units.
 
@@ -467,14 +472,16 @@ class Explainer:
         observation = self.model.observe(batch).with_target(self.target)
         if self.model.lacks(AnswersFromPassage) is None:
             return self._explain_answer(observation, text, row)
-        unit_map, glued, unknown_units = None, (), []
+        unit_map: UnitMap | None = None
+        glued: tuple[int, ...] = ()
+        unknown_units: list[int] = []
         if isinstance(self.tokenizer, InputReader):
             tokens, unit_map = locate_units(self.model, self.tokenizer, observation, row)
         else:
             tokens, glued, unknown_units = self._render_tokens(batch, row)
         prediction, probs = self.model.prediction, observation.probs
-        predicted, probability = describe_prediction(prediction, probs, batch, self.tokenizer)
-        label, is_correct = describe_label(prediction, probs, batch, self.tokenizer)
+        predicted, probability = describe_prediction(prediction, probs, batch, self._text_tokenizer)
+        label, is_correct = describe_label(prediction, probs, batch, self._text_tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._compute_map_scores(observation)
         if self.alternative is not None:
@@ -518,7 +525,7 @@ class Explainer:
             second_text = row["choices"][int(batch.inputs["chosen"].flatten()[0])]
         ids = batch.inputs["input_ids"][0].tolist()
         units = list_unit_token_positions(batch)
-        tokens, glued = render_units(self.tokenizer, ids, units, (row["text"], second_text))
+        tokens, glued = render_units(self._text_tokenizer, ids, units, (row["text"], second_text))
         unknown_id = self.tokenizer.unk_token_id
         unknown_units = [
             index
@@ -581,7 +588,9 @@ class Explainer:
         """
         prompt = split_prompt(row)
         answer_ids = [*compress(text.inputs["input_ids"], text.inputs["labelled"])]
-        answer = str(self.tokenizer.decode(answer_ids, clean_up_tokenization_spaces=False)).strip()
+        answer = str(
+            self._text_tokenizer.decode(answer_ids, clean_up_tokenization_spaces=False)
+        ).strip()
         expected = row.get("expected")
         is_correct = None if expected is None else expected.lower() in answer.lower()
         is_whole_answer = len(answer_ids) == sum(row["labelled"])

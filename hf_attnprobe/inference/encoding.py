@@ -817,7 +817,8 @@ class ImageReader(InputReader):
                 raise AttnProbeError(
                     f"expected pixels of shape {list(self.shape)} (channels, height, width), "
                     f"but row {row} has {list(image.shape)}. Provide the output of the image "
-                    "processor."
+                    "processor. If the model reads images of any size, like DINOv2, set image_size in "
+                    "its configuration to the size of the images."
                 )
         return torch.stack(pixels)
 

@@ -890,7 +890,12 @@ def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
         # The area, in square points, shrinks with the number of instances.
         area = float(np.clip(9000 / len(positions), 2, 60))
         circles = panel.scatter(
-            *positions.T, s=area, c=colours, edgecolors=[INSTANCE_COLOUR], linewidths=0.4
+            positions[:, 0],
+            positions[:, 1],
+            s=area,
+            c=colours,
+            edgecolors=[INSTANCE_COLOUR],
+            linewidths=0.4,
         )
         circles.set_rasterized(len(positions) > MAX_VECTOR_INSTANCES)
         return

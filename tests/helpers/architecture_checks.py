@@ -211,15 +211,43 @@ def _run_with_edit(
 def _check_probes(adapter: Any, observation: Observation) -> None:
     """Check that importances are finite, and that leave-one-out equals the shorter text."""
     _check_finite("gradient × input", observation.compute_gradient_importance())
-    if _is_image(adapter.model):
-        return
     _check_finite("leave-one-out", observation.compute_leave_one_out_importance())
+    if _is_image(adapter.model):
+        _check_patches(adapter, observation)
+        return
     inputs = _create_inputs(adapter.model, [0], adapter.pads_left)
     remaining = torch.arange(inputs["input_ids"].shape[1]) != 3
     shorter = {name: value[:, remaining] for name, value in inputs.items()}
     expected = adapter.observe(adapter.prepare(shorter, (0,))).probs[0]
     alone = adapter.observe(_prepare_batch(adapter, [0]))
     _check_close("leave-one-out", adapter.compute_leave_one_out(alone)[0, 3], expected)
+
+
+@torch.no_grad()
+def _check_patches(adapter: Any, observation: Observation) -> None:
+    """Check that leaving a patch out equals dropping its token, and that patches are exchanged."""
+    n_keys = observation.batch.mask.shape[1]
+    # The second patch from the left in the uppermost row.
+    position = n_keys - adapter.patches.grid.n_patches + 1
+    remaining = [key for key in range(n_keys) if key != position]
+
+    def drop_token(block: Any, args: Any) -> Any:
+        return (args[0][:, remaining], *args[1:])
+
+    pixels = observation.batch.inputs["pixel_values"]
+    handle = adapter.layout.blocks[0].register_forward_pre_hook(drop_token)
+    expected = adapter.model(pixel_values=pixels).logits.softmax(-1)
+    handle.remove()
+    _check_close("a patch left out", observation.leave_one_out[:, position], expected)
+    exchanged = torch.zeros_like(observation.batch.mask)
+    exchanged[:, position] = True
+    height, width = adapter.patches.grid[2:]
+    replacements = [{position: image[:, -height:, -width:]} for image in pixels]
+    edited = pixels.clone()
+    edited[:, :, :height, width : 2 * width] = pixels[:, :, -height:, -width:]
+    expected = adapter.model(pixel_values=edited).logits.softmax(-1)
+    probs = adapter.exchange_inputs(observation, exchanged[None], replacements)[0]
+    _check_close("an exchanged patch", probs, expected)
 
 
 def _check_padding(adapter: Any, together: Observation) -> None:

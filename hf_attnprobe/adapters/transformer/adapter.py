@@ -768,10 +768,10 @@ class TransformerAdapter(
         pixels = observation.batch.inputs["pixel_values"]
         new_patches = cut_patches(pixels, grid)
         has_new = torch.zeros_like(observation.batch.content_mask)
-        for image, contents in enumerate(replacements):
+        for index, contents in enumerate(replacements):
             for position, patch in contents.items():
-                new_patches[image, position - n_special] = patch
-                has_new[image, position] = True
+                new_patches[index, position - n_special] = patch
+                has_new[index, position] = True
         n_copies, n_images = exchanged.shape[:2]
         sets = (exchanged & has_new).flatten(0, 1)[:, n_special:]
         image = torch.arange(n_images, device=pixels.device).repeat(n_copies)

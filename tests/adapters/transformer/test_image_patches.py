@@ -266,6 +266,23 @@ def test_a_mask_is_refused(case):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], operator="mask")
 
 
+@torch.no_grad()
+def test_the_size_of_dinov2_follows_the_configuration():
+    model = make_model("Dinov2ForImageClassification")
+    model.config.image_size = 16
+    adapter = wrap(model)
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+    batch = adapter.prepare({"pixel_values": pixels}, (0, 1))
+    observation = adapter.observe(batch)
+    torch.testing.assert_close(observation.probs, model(pixels).logits.softmax(-1))
+    adapter.self_check(batch)
+    left_out = torch.zeros_like(batch.content_mask)
+    left_out[:, 7] = True
+    expected = run_without_tokens("Dinov2ForImageClassification", model, pixels, left_out)
+    probs = adapter.erase_inputs(observation, left_out[None])[0]
+    torch.testing.assert_close(probs, expected, atol=1e-5, rtol=0)
+
+
 def test_patches_are_cut_row_by_row():
     grid = PatchGrid(n_rows=2, n_columns=3, height=2, width=1)
     pixels = torch.arange(2 * 1 * 5 * 3).reshape(2, 1, 5, 3)
