@@ -11,6 +11,7 @@ from tests.helpers import tiny_language_models, tiny_models
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 DATA = "--dataset {data} --limit 4 --repeats 1"
 TINY = {
+    "bags": "--draws 1 --bags 20 --test-bags 12 --steps 5 --models gated --tasks pos-neg",
     "citations": "{speaker} --scale 0.1",
     "erasure": f"--model {{classifier}} {DATA}",
     "every_set": "--model {bert} --dataset {data} --limit 2 --units 9",

@@ -29,6 +29,8 @@ class MILAdapter(PoolingAdapter):
     """
 
     has_linear_head = True
+    # The attributes of a model of another package are unknown to type checkers.
+    model: Any
 
     def __init__(self, model: nn.Module, n_classes: int, dtype: torch.dtype) -> None:
         names = [f"LABEL_{index}" for index in range(n_classes)]
@@ -78,10 +80,11 @@ class ClamAdapter(MILAdapter):
     """
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype = torch.float64) -> None:
-        super().__init__(model, model.n_classes, dtype)
+        clam: Any = model
+        super().__init__(clam, clam.n_classes, dtype)
         # CLAM_MB has one branch per class, and one classifier per branch.
-        self._has_branches = isinstance(model.classifiers, nn.ModuleList)
-        self.n_heads = model.n_classes if self._has_branches else 1
+        self._has_branches = isinstance(clam.classifiers, nn.ModuleList)
+        self.n_heads = clam.n_classes if self._has_branches else 1
 
     def encode(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Compute the states of the instances, `[batch, instances, width]`."""

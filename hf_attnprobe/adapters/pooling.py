@@ -296,7 +296,11 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
             logits = [self.predict(copy_weights, states, mask) for copy_weights in weights]
             return self._convert_to_probs(torch.stack(logits))
         # Adversarial attention is computed exactly, in float64, even if the audit uses float32.
-        pooled = (weights @ states.to(weights.dtype)).to(states.dtype)
+        n_copies, _, n_heads, _ = weights.shape
+        # One matrix product per bag. Broadcasting would copy the states for every edited copy.
+        rows = weights.transpose(0, 1).flatten(1, 2)
+        pooled = (rows @ states.to(weights.dtype)).to(states.dtype)
+        pooled = pooled.unflatten(1, (n_copies, n_heads)).transpose(0, 1)
         probs = self._classify_rows(pooled.flatten(0, 1))
         return probs.unflatten(0, weights.shape[:2])
 

@@ -10,7 +10,7 @@
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -417,14 +417,12 @@ def _choose_level(
     """
     audited_model = loaded.audited_model
     adapter, tokenizer = audited_model.adapter, audited_model.tokenizer
-    can_choose = (
-        isinstance(adapter, TransformerAdapter)
-        and adapter is not loaded.request.model
-        and loaded.options.level is None
-        # A tag belongs to a word.
-        and adapter.prediction.kind != "tags"
-    )
-    if not can_choose or isinstance(tokenizer, InputReader):
+    is_users_adapter = adapter is loaded.request.model
+    if not isinstance(adapter, TransformerAdapter) or is_users_adapter:
+        return loaded
+    # A tag belongs to a word.
+    has_tags = adapter.prediction.kind == "tags"
+    if isinstance(tokenizer, InputReader) or has_tags or loaded.options.level is not None:
         return loaded
     note = explain_token_level(tokenizer, loaded.examples)
     if note is None:
@@ -432,7 +430,8 @@ def _choose_level(
     logger.warning("%s", note)
     adapter.level = adapter.unit = "token"
     if audited_model.make_float32_adapter is not None:
-        make_float32_adapter = partial(audited_model.make_float32_adapter, level="token")
+        make_adapter: Callable[..., AttentionModelBase] = audited_model.make_float32_adapter
+        make_float32_adapter = partial(make_adapter, level="token")
         audited_model = replace(audited_model, make_float32_adapter=make_float32_adapter)
     options = replace(loaded.options, level="token")
     return replace(loaded, audited_model=audited_model, options=options, level_note=note)
@@ -773,10 +772,10 @@ def _attach_user_scores(
 ) -> TokenizedSplit:
     """Attach another explainer's scores to the units in the encoded texts."""
     tokenizer = audited_model.tokenizer
-    if isinstance(tokenizer, InputReader) or "choices" in examples.column_names:
+    if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated only for text classifiers and language models, not for images, "
-            "bags or texts with choices"
+            "scores can be evaluated for texts, passages and bags, but not for images or texts with "
+            "choices"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])
     string_by_id = {}

@@ -22,7 +22,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import parse_plain
 from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
-from hf_attnprobe.inference.encoding import Text
+from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.protocol import AttentionModelBase
 
 
@@ -334,16 +334,16 @@ def attach_scores(
     texts: Sequence[Text],
     scores_by_id: Mapping[int, UserScores],
     adapter: AttentionModelBase,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: PreTrainedTokenizerBase | InputReader,
     string_by_id: Mapping[int, str],
 ) -> list[Text]:
-    """Attach a score to the first token of every unit, in all texts.
+    """Attach a score to the first token of every unit, in all texts, or to every instance of bags.
 
     Args:
         texts: The texts as tokens.
         scores_by_id: User-provided scores, by text id.
         adapter: The audited model.
-        tokenizer: The model's tokenizer.
+        tokenizer: The model's tokenizer, or the reader of bags.
         string_by_id: The original texts by id.
 
     Returns:
@@ -367,8 +367,10 @@ def attach_scores(
                 raise _make_score_error(
                     text.example_id, f"expected finite numbers, got {value} at position {index}"
                 )
-        units = _list_unit_tokens(text, adapter, tokenizer)
-        if scores.sources is not None:
+        units = _list_unit_tokens(text, adapter, tokenizer.pad_token_id or 0)
+        if isinstance(tokenizer, InputReader):
+            unit_scores = _select_instance_scores(text, scores)
+        elif scores.sources is not None:
             unit_scores = _sum_quoted_scores(text, scores, units, tokenizer)
         elif scores.spans is None:
             model_tokens = tokenizer.convert_ids_to_tokens(text.inputs["input_ids"])
@@ -384,11 +386,27 @@ def attach_scores(
     return texts_with_scores
 
 
+def _select_instance_scores(text: Text, scores: UserScores) -> Sequence[float]:
+    """Return the scores of a bag, or raise AttnProbeError if there is not one for each instance."""
+    if scores.sources is not None or scores.spans is not None or scores.tokens is not None:
+        raise _make_score_error(
+            text.example_id,
+            "the instances of a bag have no characters, tokens or sources. Provide one score per "
+            "instance, with the columns id, unit and score",
+        )
+    if len(scores.values) != text.n_tokens:
+        raise _make_score_error(
+            text.example_id,
+            f"expected one score for each of the {text.n_tokens} instances, got {len(scores.values)}",
+        )
+    return scores.values
+
+
 def _list_unit_tokens(
-    text: Text, adapter: AttentionModelBase, tokenizer: PreTrainedTokenizerBase
+    text: Text, adapter: AttentionModelBase, pad_token_id: int
 ) -> list[list[int]]:
     """List the token positions that belong to each explained unit, in text order."""
-    batch = collate(adapter, [text], tokenizer.pad_token_id or 0)
+    batch = collate(adapter, [text], pad_token_id)
     # For a passage, the encoding already states the unit of every token.
     if "unit_ids" in text.inputs:
         unit_of_token = text.inputs["unit_ids"]
@@ -400,7 +418,8 @@ def _list_unit_tokens(
     elif "units" in batch.inputs:
         unit_of_token = batch.inputs["units"][0].tolist()
     else:
-        unit_of_token = [*range(text.n_tokens)]
+        # Every token is a unit.
+        return [[position] for position in batch.content_mask[0].nonzero()[:, 0].tolist()]
     # The mask is True at the explained units, and False at special tokens.
     explained_units = batch.content_mask[0].nonzero()[:, 0].tolist()
     return [

@@ -59,6 +59,7 @@ from hf_attnprobe.functional.intervention import (
     split_fixed_weights,
 )
 from hf_attnprobe.functional.linear import (
+    MAX_EXACT_TOKENS,
     epsilon_max_jsd,
     epsilon_max_jsd_bounds,
     search_edges_by_replay,
@@ -232,7 +233,9 @@ def adversarial(
         return search_model(observation, site, epsilons, settings)
     if use_exact:
         return find_exact(observation, site, token_logits, epsilons)
-    if options.method == "search":
+    # All pairs of tokens would be compared for all pairs of classes.
+    is_too_long = token_logits.shape[1] > MAX_EXACT_TOKENS
+    if options.method == "search" or is_too_long:
         settings = _build_search(options, seed, PAPER_STEPS)
         return search_linear(observation, site, token_logits, epsilons, settings)
     return find_bounds(observation, site, token_logits, epsilons, options.n_steps or 0)
@@ -579,7 +582,8 @@ def find_exact(
 
     The logits must be linear in the attention. The attention may change the output by at most ε.
     The allowed attention rows then form a polytope, and the divergence is largest at one of its
-    vertices. All vertices are compared, so that the result is exact.
+    vertices. All vertices are compared, so that the result is exact, unless the text has more than
+    :data:`~hf_attnprobe.functional.linear.MAX_EXACT_TOKENS` tokens.
 
     Args:
         observation: Model outputs and attention for a batch.
@@ -598,7 +602,7 @@ def find_exact(
     return AdversarialResult(
         epsilon_max_jsd=dict(zip(epsilons, exact.jsd, strict=True)),
         largest_jsd=largest,
-        epsilon_max_jsd_exact=torch.ones_like(largest),
+        epsilon_max_jsd_exact=torch.full_like(largest, attention.shape[-1] <= MAX_EXACT_TOKENS),
         attention=add_query_axis(epsilons, exact.attention),
     )
 

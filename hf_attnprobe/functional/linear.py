@@ -30,6 +30,14 @@ from hf_attnprobe.functional.search import bisect_boundary
 CANDIDATES_PER_CHUNK = 1 << 16
 """Number of candidate attention distributions that are evaluated at a time. This many candidates
 fit into the cache of a CPU core."""
+MAX_EXACT_TOKENS = 4096
+"""Largest number of tokens of which all pairs are compared.
+
+All pairs of 4,096 tokens take about 1 GB of memory and 10 CPU seconds. In larger texts or bags, the pairs
+of :data:`N_CANDIDATE_TOKENS` tokens are compared, and the result is a lower bound.
+"""
+N_CANDIDATE_TOKENS = 1024
+"""Number of tokens that are paired in texts with more than :data:`MAX_EXACT_TOKENS` tokens."""
 LOGIT_ROUNDING = 2.0**-44
 """Largest rounding error in a logit, divided by the largest absolute token score. It is valid for
 texts with up to about a thousand tokens."""
@@ -102,7 +110,9 @@ def epsilon_max_jsd(
     Wallace 2019 (Section 4.2.2) search for this attention with an optimiser. Here the result is
     exact: the condition |σ(Σ a'_t u_t) − p| ≤ ε restricts the attention a' to a region between two
     parallel planes. The JSD is convex, so its maximum is at a vertex of this region. At each
-    vertex, at most two tokens have weight, so it is enough to compare all pairs of tokens.
+    vertex, at most two tokens have weight, so it is enough to compare all pairs of tokens. In texts
+    with more than :data:`MAX_EXACT_TOKENS` tokens, only some pairs are compared, see
+    :func:`select_candidates`, and the JSD is a lower bound.
 
     Args:
         attention: attention weights a_t, [batch, keys].
@@ -113,7 +123,8 @@ def epsilon_max_jsd(
     Returns:
         Farthest attention and its JSD for each ε.
     """
-    chunk_size = max(1, CANDIDATES_PER_CHUNK // max(1, mask.shape[-1] ** 2))
+    n_paired = mask.shape[-1] if mask.shape[-1] <= MAX_EXACT_TOKENS else N_CANDIDATE_TOKENS
+    chunk_size = max(1, CANDIDATES_PER_CHUNK // max(1, n_paired**2))
     results = _run_in_chunks(_find_farthest, chunk_size, attention, scores, mask, epsilons)
     return FarthestAttention(*results)
 
@@ -228,14 +239,53 @@ def _find_farthest(
     # The complement is not computed as 1 − p, which would be imprecise if p is near 1.
     prob, complement = logit.sigmoid(), (-logit).sigmoid()
     max_score = scores.masked_fill(~mask, 0).abs().amax(-1, keepdim=True)
-    edges = build_edges(attention, scores, mask)
+    is_exact = mask.shape[-1] <= MAX_EXACT_TOKENS
+    paired = None if is_exact else select_candidates(attention, scores, mask, logit)
+    paired_attention = attention
+    if paired is not None:
+        paired_attention = attention.gather(1, paired)
+        scores, mask = scores.gather(1, paired), mask.gather(1, paired)
+    edges = build_edges(paired_attention, scores, mask)
     jsds, attentions = [], []
     for epsilon in epsilons:
         low, high = compute_log_odds_range(prob, complement, max_score, epsilon)
-        farthest_jsd, farthest = find_farthest_in_slab(attention, edges, low, high)
+        farthest_jsd, farthest = find_farthest_in_slab(paired_attention, edges, low, high)
+        if paired is not None:
+            farthest = torch.zeros_like(attention).scatter(1, paired, farthest)
+            # If no pair is feasible, the attention stays unchanged.
+            farthest = torch.where(farthest_jsd[:, None] > 0, farthest, attention)
         jsds.append(farthest_jsd)
         attentions.append(farthest)
     return FarthestAttention(torch.stack(jsds), torch.stack(attentions))
+
+
+def select_candidates(attention: Tensor, scores: Tensor, mask: Tensor, logit: Tensor) -> Tensor:
+    """Select tokens whose pairs are compared, in a text with too many tokens to compare all pairs.
+
+    The JSD is larger if the two tokens of a pair had less attention, and most pairs that keep the
+    logit have one score below it and one above. Therefore, the tokens with the least attention and
+    the tokens with the most extreme scores are selected on both sides of the logit.
+
+    Args:
+        attention: attention weights a_t, [batch, keys].
+        scores: token scores u_t, [batch, keys].
+        mask: tokens that may receive weight, bool [batch, keys].
+        logit: the text's logit, [batch, 1].
+
+    Returns:
+        Different token indices, int64 [batch, N_CANDIDATE_TOKENS].
+    """
+    is_selected = torch.zeros_like(mask)
+    for is_on_side, extremity in ((scores <= logit, -scores), (scores > logit, scores)):
+        for priority, n_tokens in (
+            (-attention, N_CANDIDATE_TOKENS * 3 // 8),
+            (extremity, N_CANDIDATE_TOKENS // 8),
+        ):
+            indices = priority.masked_fill(~(mask & is_on_side), -torch.inf).topk(n_tokens).indices
+            is_selected.scatter_(1, indices, True)
+    # Tokens inside the mask fill the places of tokens that were selected twice.
+    rank = 2 * is_selected.long() + mask.long()
+    return rank.topk(N_CANDIDATE_TOKENS).indices
 
 
 def compute_log_odds_range(

@@ -25,6 +25,9 @@ PAIRS_PER_CHUNK = 1 << 16
 """Number of value pairs that are compared at a time for Kendall's τ. This many pairs fit into the
 cache of a CPU core."""
 
+MAX_PAIRS_IN_MEMORY = 1 << 22
+"""Largest number of value pairs of a text that are stored at a time. In float64, they take 32 MiB."""
+
 
 class RankCorrelation(NamedTuple):
     """Kendall's τ-b and its p-value.
@@ -93,12 +96,20 @@ def _compute_kendall_scores(values: Tensor, mask: Tensor) -> Tensor:
     counts = []
     chunks = zip(values.split(chunk_size), is_real.split(chunk_size), strict=True)
     for value_chunk, real_chunk in chunks:
-        signs = _expand_rows(value_chunk) - _expand_columns(value_chunk)
-        signs.sign_()
-        signs.mul_(_expand_rows(real_chunk) * _expand_columns(real_chunk))
-        signs = signs.flatten(2)
-        counts.append(signs @ signs.transpose(1, 2) / 2)
-    return torch.cat(counts).to(torch.float64)
+        # All pairs of a large text would not fit into memory, so its rows are divided too.
+        n_rows = max(1, MAX_PAIRS_IN_MEMORY // max(1, len(value_chunk) * n_vectors * n_keys))
+        shape = (len(value_chunk), n_vectors, n_vectors)
+        chunk_counts = torch.zeros(shape, dtype=torch.float64, device=values.device)
+        for rows, real_rows in zip(
+            value_chunk.split(n_rows, -1), real_chunk.split(n_rows, -1), strict=True
+        ):
+            signs = _expand_rows(rows) - _expand_columns(value_chunk)
+            signs.sign_()
+            signs.mul_(_expand_rows(real_rows) * _expand_columns(real_chunk))
+            signs = signs.flatten(2)
+            chunk_counts += signs @ signs.transpose(1, 2) / 2
+        counts.append(chunk_counts)
+    return torch.cat(counts)
 
 
 def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,11 +126,14 @@ def _sum_over_ties(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         The two sums, each [batch, vectors].
     """
     mask = mask.unsqueeze(1)
-    is_equal = _expand_rows(x) == _expand_columns(x)
-    is_equal &= _expand_columns(mask)
+    n_rows = max(1, MAX_PAIRS_IN_MEMORY // max(1, x.numel()))
+    n_equal = [
+        ((_expand_rows(rows) == _expand_columns(x)) & _expand_columns(mask)).sum(-1)
+        for rows in x.split(n_rows, -1)
+    ]
     # The code sums over positions instead of groups. Each group has t positions, so the factor t is
     # left out in both sums.
-    t = is_equal.sum(-1) * mask
+    t = torch.cat(n_equal, -1) * mask
     t = t.to(torch.float64)
     n_other_members = (t - 1).clamp_min(0)
     first_sum = n_other_members * (t - 2)

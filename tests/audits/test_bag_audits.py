@@ -5,7 +5,17 @@ import pandas as pd
 import pytest
 import torch
 
-from hf_attnprobe import Data, TrainingOptions, audit, load_examples, register_adapter
+from hf_attnprobe import (
+    AuditOptions,
+    Data,
+    TrainingOptions,
+    audit,
+    evaluate_scores,
+    join_shares,
+    load_examples,
+    read_audit,
+    register_adapter,
+)
 from hf_attnprobe.statistics.wording import rename_units
 from hf_attnprobe.training.run import train
 from tests.helpers.bag_models import (
@@ -110,3 +120,62 @@ def test_renaming_leaves_options_and_paths_alone():
         "A word of a text in /data/text/x with --text-column is a token.", "item"
     )
     assert renamed == "An item of a bag in /data/text/x with --text-column is an item."
+
+
+# --- other ways to audit bags ------------------------------------------------------------------
+
+
+def compute_own_importances(rows):
+    """Return how much the logit of the predicted class loses without each instance, by brute force."""
+    module = set_key_weights(GatedPooling()).double()
+
+    def compute_margin(bag):
+        logits = module(bag[None], torch.ones(1, len(bag), dtype=torch.bool))[0].detach()
+        return float(logits[1] - logits[0])
+
+    importances = []
+    for row in rows:
+        bag = torch.tensor(row["features"], dtype=torch.float64)
+        margin = compute_margin(bag)
+        shortened = [torch.cat([bag[:k], bag[k + 1 :]]) for k in range(len(bag))]
+        sign = 1 if margin > 0 else -1
+        importances.append([sign * (margin - compute_margin(rest)) for rest in shortened])
+    return importances
+
+
+def compute_mean_importance(report):
+    rows = report.to_pandas()
+    return rows[rows.statistic == "importance@given"].value.mean()
+
+
+def test_scores_of_another_explainer_are_evaluated():
+    rows = make_bags(32, 3)
+    scores = compute_own_importances(rows)
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    best = compute_mean_importance(evaluate_scores(adapter, rows, scores, "scale", progress=False))
+    shuffled = [np.random.default_rng(k).permutation(bag).tolist() for k, bag in enumerate(scores)]
+    random = compute_mean_importance(
+        evaluate_scores(adapter, rows, shuffled, "scale", progress=False)
+    )
+    assert best > 0.6 and abs(random) < 0.2
+    with refuses("expected one score for each of the"):
+        evaluate_scores(adapter, rows, [bag[1:] for bag in scores], "scale", progress=False)
+
+
+def test_shares_and_a_second_run_have_the_rows_of_a_whole_audit(tmp_path):
+    rows, tests = make_bags(24, 1), ["permutation", "scale"]
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    whole = audit(adapter, rows, tests, progress=False)
+    for index in range(2):
+        options = AuditOptions(share=f"{index}/2")
+        audit(adapter, rows, tests, options=options, output_dir=tmp_path, progress=False)
+    joined = join_shares(sorted(tmp_path.glob("share-*")))
+    order = ["test", "statistic", "example_id"]
+    expected = whole.to_pandas().sort_values(order, ignore_index=True)
+    actual = joined.to_pandas().sort_values(order, ignore_index=True)
+    pd.testing.assert_frame_equal(actual, expected)
+    assert "24 bags" in str(joined)
+    # A second run reads the rows of the first one.
+    again = audit(adapter, rows, tests, options=options, output_dir=tmp_path, progress=False)
+    finished = read_audit(tmp_path / "share-1-of-2")
+    pd.testing.assert_frame_equal(again.to_pandas(), finished.to_pandas())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 from scipy.special import rel_entr
 
+from hf_attnprobe.functional import linear
 from hf_attnprobe.functional.divergence import jsd, largest_jsd, tvd
 from hf_attnprobe.functional.linear import (
     epsilon_max_jsd,
@@ -345,3 +346,24 @@ def test_a_text_of_one_token_has_no_linear_program():
     attention = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.double)
     found = solve_linear_program(attention, torch.ones(2, 2, 3).double(), attention > 0, 0.01)
     assert torch.equal(found, attention)
+
+
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 3.0])
+def test_the_pairs_of_some_tokens_suffice_in_long_texts(monkeypatch, sharpness):
+    torch.manual_seed(0)
+    scores = 2 * torch.randn(2, 300).double() + 0.5
+    attention = (sharpness * torch.randn(2, 300)).double()
+    mask = torch.arange(300) < torch.tensor([[300], [200]])
+    attention = attention.masked_fill(~mask, -torch.inf).softmax(-1)
+    exact = epsilon_max_jsd(attention, scores, mask, (0.01, 0.1))
+    monkeypatch.setattr(linear, "MAX_EXACT_TOKENS", 299)
+    monkeypatch.setattr(linear, "N_CANDIDATE_TOKENS", 64)
+    found = epsilon_max_jsd(attention, scores, mask, (0.01, 0.1))
+    torch.testing.assert_close(found.jsd, exact.jsd, atol=0.005, rtol=0)
+    assert (found.jsd <= exact.jsd + 1e-12).all()
+    # The attention is feasible, and has the stated divergence.
+    probs = (attention * scores).sum(-1).sigmoid()
+    for epsilon, rows, jsds in zip((0.01, 0.1), found.attention, found.jsd, strict=True):
+        assert ((rows * scores).sum(-1).sigmoid() - probs).abs().max() <= epsilon + 1e-12
+        torch.testing.assert_close(jsd(rows, attention), jsds)
+        assert not rows[~mask].any()

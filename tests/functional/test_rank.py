@@ -287,3 +287,16 @@ def test_steps_of_removal_leave_one(n_steps):
             min(next(m for m in range(n + 1) if m / n >= share - 1e-12), n - 1) for share in shares
         } or {0}
         assert set(steps) == expected and steps == sorted(steps)
+
+
+def test_large_texts_are_compared_in_parts(monkeypatch):
+    """The result is that of SciPy, whatever the number of pairs that are stored at a time."""
+    generator = np.random.default_rng(0)
+    values = torch.from_numpy(generator.integers(0, 12, size=(2, 2, 40)).astype(float))
+    mask = torch.arange(40) < torch.tensor([[40], [25]])
+    monkeypatch.setattr("hf_attnprobe.functional.rank.MAX_PAIRS_IN_MEMORY", 300)
+    found = kendall_tau_b(values[:, 0], values[:, 1], mask)
+    for row, n in enumerate((40, 25)):
+        expected = scipy.stats.kendalltau(*values[row, :, :n], method="asymptotic")
+        assert found.tau[row].item() == pytest.approx(expected.statistic)
+        assert found.p_value[row].item() == pytest.approx(expected.pvalue)

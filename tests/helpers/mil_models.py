@@ -40,12 +40,12 @@ class Clam(nn.Module):
         return logits, logits.softmax(1), logits.argmax(1), scores.T, {}
 
 
-class CLAM_SB(Clam):
+class CLAM_SB(Clam):  # noqa: N801
     def __init__(self, width, n_classes=2):
         super().__init__(width, n_classes, n_branches=1)
 
 
-class CLAM_MB(Clam):
+class CLAM_MB(Clam):  # noqa: N801
     def __init__(self, width, n_classes=2):
         super().__init__(width, n_classes, n_branches=n_classes)
 

@@ -39,7 +39,13 @@ PROMPT = {
 """``datasets`` feature for a prompt as input: a passage and a question about it."""
 ANSWERED_PROMPT = {**PROMPT, "answer": datasets.Value("string")}
 """``datasets`` feature for a prompt with its answer as input."""
-INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
+VECTOR_BAG = {"features": datasets.List(datasets.List(datasets.Value("float64")))}
+"""``datasets`` feature for a bag of instances as input, with one vector per instance."""
+ITEM_BAG = {"items": datasets.List(datasets.Value("int64"))}
+"""``datasets`` feature for a bag of instances as input, with one integer per instance."""
+BAGS = (VECTOR_BAG, ITEM_BAG)
+"""``datasets`` features for bags, whose contents are checked when the audit reads them."""
+INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS)
 """``datasets`` features for all types of inputs that the metric accepts."""
 
 _DESCRIPTION = """
@@ -64,12 +70,14 @@ Args:
         "text" and "text_pair", as in pipelines and in the text-classification evaluator of
         evaluate. For a language model they are dicts with "context" and "question". Either
         all or none of them also have the "answer" to explain; without it, the model generates an
-        answer.
+        answer. Bags of instances are dicts with "features", one vector per instance, or with
+        "items", one integer per instance.
     references (list of int or of str, optional): the labels, as class indices or as class names.
         For regression they are numbers; for a multi-label model they are lists of label indices or
         of label names. None stands for an unknown label.
     model_id (str): folder or Hub id of the model; or
     model, tokenizer: a loaded model with its tokenizer.
+    unit (str, optional): name of one instance of a bag, such as "patch".
     tests (list of str, or dict, optional): names of tests, or their options by name, such as
         {"permutation": {"n_permutations": 10}}. The default is all tests that suit the model. If the
         test scale, erasure, exchange or uniform_attention is missing (for a language model: sources,
@@ -191,6 +199,7 @@ class AttentionFaithfulness(evaluate.Metric):
         output_dir: str | None = None,
         progress: bool = False,
         summary: bool = False,
+        unit: str | None = None,
         **options: Any,
     ) -> dict[str, Any]:
         if (model_id is None) == (model is None):
@@ -208,7 +217,7 @@ class AttentionFaithfulness(evaluate.Metric):
         ]
         report = hf_attnprobe.audit(
             subject,
-            texts,
+            texts if unit is None else hf_attnprobe.Data(texts, unit=unit),
             tests,
             options=build_options(options, hf_attnprobe.AuditOptions, suffix=" of an audit"),
             output_dir=output_dir,
@@ -242,7 +251,7 @@ def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
 
 
 def _get_text_feature(text: Any) -> Any:
-    """Return the ``datasets`` type of an input: a text, a pair of texts, or a prompt.
+    """Return the ``datasets`` type of an input: a text, a pair of texts, a prompt or a bag.
 
     The keys of a dict determine the type. A dict with unknown keys is treated as a pair of texts;
     other functions report the wrong keys.
@@ -250,7 +259,7 @@ def _get_text_feature(text: Any) -> Any:
     if not isinstance(text, Mapping):
         return SINGLE_TEXT
     feature_by_keys = {
-        frozenset(feature): feature for feature in (TEXT_PAIR, PROMPT, ANSWERED_PROMPT)
+        frozenset(feature): feature for feature in (TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS)
     }
     return feature_by_keys.get(frozenset(text), TEXT_PAIR)
 
@@ -263,7 +272,8 @@ def _check_texts(predictions: Any) -> None:
         if dicts and isinstance(text, Mapping):
             description = f"is a dict with the keys {list(text)}"
             has_expected_keys = set(text) == set(expected_feature)
-            is_valid = has_expected_keys and all(isinstance(part, str) for part in text.values())
+            has_texts = all(isinstance(part, str) for part in text.values())
+            is_valid = has_expected_keys and (has_texts or expected_feature in BAGS)
         else:
             description = f"is {text!r:.60}"
             is_valid = isinstance(text, str)
@@ -271,7 +281,7 @@ def _check_texts(predictions: Any) -> None:
             raise hf_attnprobe.AttnProbeError(
                 f"predictions[{row}] {description}. Each prediction must be a text, or a dict with "
                 "the keys 'text' and 'text_pair', or with 'context', 'question' and optionally "
-                "'answer'. All predictions must have the same keys."
+                "'answer', or with 'features' or 'items'. All predictions must have the same keys."
             )
 
 

@@ -12,6 +12,7 @@ import hf_attnprobe
 from hf_attnprobe import Answers, AttnProbeError, AuditOptions, audit
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.audit_by_name import DEFAULT_TESTS
+from tests.helpers.bag_models import GatedAdapter, GatedPooling, make_bags, set_key_weights
 from tests.helpers.error_messages import refuses
 
 
@@ -208,3 +209,19 @@ def test_later_references_have_the_type_of_earlier_ones(metric):
     with refuses("have another type than the labels that were added before"):
         metric.add_batch(predictions=["b"], references=[1])
     metric.writer = None
+
+
+def test_bags_of_instances(metric):
+    """The results are those of an audit, and other dicts are refused."""
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    rows = make_bags(12, 0)
+    bags = [{"features": row["features"]} for row in rows]
+    settings = {"model": adapter, "tests": ["permutation"], "unit": "visit"}
+    result = metric.compute(predictions=bags, references=[row["label"] for row in rows], **settings)
+    report = hf_attnprobe.audit(adapter, rows, "permutation", progress=False)
+    frame = report.to_pandas()
+    expected = frame[frame.statistic == "median_tvd"].sort_values("example_id").value
+    assert result["permutation_median_tvd"] == pytest.approx(expected.tolist())
+    assert adapter.unit == "visit"
+    with refuses("with 'features' or 'items'"):
+        metric.compute(predictions=[{"patches": [[1.0]]}], **settings)
