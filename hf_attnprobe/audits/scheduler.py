@@ -467,7 +467,8 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
             finished_tests.add(test)
     if not finished_tests - {PREDICTION_TEST}:
         raise AttnProbeError(
-            f"--time {format_duration(time_limit)} is too short to run any test. Increase it."
+            f"--time {format_duration(time_limit)} is too short to run any test. Increase it. With "
+            "--output-dir, the next run uses the answers that this run generated."
         )
 
 

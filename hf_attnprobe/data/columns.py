@@ -33,6 +33,9 @@ PAIR_NAME_SEPARATOR = " with "
 """Separator between the two column names of a pair, as in "premise with hypothesis"."""
 TOKENS_COLUMN = "tokens"
 """Usual name of the text column if each text is stored as a list of words."""
+SIGNAL_COLUMNS = ("audio", "input_values", "input_features", "speech", "video", "past_values")
+"""Usual names of columns with audio, video or time series."""
+
 TEXT_COLUMN_ADVICE = (
     "Choose the column of the texts with --text-column and, for pairs, the column of the second "
     "texts with --text-pair-column. In Python, use Data(…, text_column=…, text_pair_column=…)."
@@ -107,6 +110,13 @@ def choose_columns(
             "pairs, --text-pair-column."
         )
     if not candidates:
+        signals = [name for name in SIGNAL_COLUMNS if name in present]
+        if signals:
+            raise AttnProbeError(
+                f"the column {signals[0]} contains audio, video or a time series, and models of these "
+                "cannot be audited. Audits read texts, images, and bags of instances (columns "
+                "features or items, with one vector or number for each frame)."
+            )
         raise AttnProbeError(
             f"found no text column with a usual name among {', '.join(present)}. {TEXT_COLUMN_ADVICE} "
             "If the data has bags of instances instead of texts, choose their column with "

@@ -703,12 +703,15 @@ def _explain_failure(result: FittedMap, min_texts: int) -> str:
     estimate, rule = chosen.faithfulness, result.report.rules["faithfulness"]
     assert estimate is not None
     beginning = (
-        f"No map is certified: the best candidate, {chosen.description}, has faithfulness "
+        f"No map is certified: the chosen candidate, {chosen.description}, has faithfulness "
         f"{estimate.interval_text} ({rule.threshold_text})"
     )
     if (estimate.n or 0) < min_texts:
         return f"{beginning}, on only {estimate.n or 0} of the {min_texts} required texts."
     if result.answer == Answer.CANNOT_SAY:
         possible = list_possible_answers(estimate, estimate, rule, min_texts)
-        return f"{beginning}, so the answer is {join_answers(possible)}. Use more texts."
+        advice = "Use more texts."
+        if Answer.YES not in possible:
+            advice = "Only a yes is certified, so more texts will not help."
+        return f"{beginning}, so the answer is {join_answers(possible)}. {advice}"
     return f"{beginning}, so the answer is {result.answer}."

@@ -646,7 +646,8 @@ _register_part_question(
     description=PartDescription(
         "The distribution of attention over the words overlaps with that of the output changes by "
         "{overlap.value:.0%}; the same weights on random words would overlap by {chance.value:.0%}. "
-        "On the scale from there to 100%, attention scores {score.interval_text}.",
+        "On the scale from this chance level, 0, to a complete overlap, 1, attention scores "
+        "{score.interval_text}.",
         {
             "overlap": (
                 "exchange_mass@attention",
@@ -661,7 +662,8 @@ _register_part_question(
     deletion_description=PartDescription(
         "The distribution of attention over the words overlaps with that of their importance by "
         "{overlap.value:.0%}; the same weights on random words would overlap by {chance.value:.0%}. "
-        "On the scale from there to 100%, attention scores {score.interval_text}.",
+        "On the scale from this chance level, 0, to a complete overlap, 1, attention scores "
+        "{score.interval_text}.",
         {
             "overlap": ("mass@attention", "overlap of attention with the importance of the words"),
             "chance": ("mass_by_chance@attention", "overlap of the same weights on random words"),

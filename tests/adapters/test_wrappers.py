@@ -316,3 +316,19 @@ def test_sentence_encoder_with_a_head_of_its_own():
     assert len(adapter.sites()) == 72 and adapter.readout == "mean"
     for text, probs in zip(texts, probabilities, strict=True):
         torch.testing.assert_close(probs, call_alone(model, tokenizer, text), atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_in_distributed_data_parallel(tokenizer, tmp_path):
+    """The real wrapper needs a process group; one process of gloo on the CPU suffices."""
+    model = PlainModule(make_encoder("bert", len(tokenizer)), "first", "tensor")
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        texts = ["a man sleeps", "the dog runs"]
+        _, probabilities = audited_probabilities(wrapped, tokenizer, texts)
+        for text, probs in zip(texts, probabilities, strict=True):
+            expected = call_alone(model, tokenizer, text)
+            torch.testing.assert_close(probs, expected, atol=1e-5, rtol=1e-4)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -174,6 +174,7 @@ def test_no_data_there(refused_audit, tmp_path):
 
 
 BAD_DATA = [
+    ([{"audio": [0.5], "label": 0}], "the column audio contains audio, video or a time series"),
     ([{"review": "x", "label": 0}], "found no text column with a usual name among review, label"),
     (
         [{"text": 3, "label": 0}, {"text": 4, "label": 1}],

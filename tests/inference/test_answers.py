@@ -22,7 +22,7 @@ from hf_attnprobe.adapters.language_model.kv_cache_passes import PromptRunner
 from hf_attnprobe.audits.pipeline import estimate_audit
 from hf_attnprobe.core import progress
 from hf_attnprobe.inference import answers
-from hf_attnprobe.inference.answers import encode_answers, generate_answers
+from hf_attnprobe.inference.answers import UNIT_SPLITTERS, encode_answers, generate_answers
 from hf_attnprobe.plots.highlighted_text import HighlightedText
 from hf_attnprobe.protocol import ALL
 from hf_attnprobe.reports.result import convert_report_to_json
@@ -165,6 +165,15 @@ def test_units_hold_no_token_of_template_question_or_answer(chat, model):
         before = row["text"].split(row["text"][slice(*row["units"][0])])[0]
         behind = row["text"][row["units"][-1][1] :]
         assert chat.decode(outside) == before + behind + row["answer"]
+
+
+@pytest.mark.parametrize("units", UNIT_SPLITTERS)
+def test_long_white_space_and_long_words_are_cut_at_once(units):
+    """Time that grows with the square of the length would be hours here."""
+    space, word = " " * 200_000, "x" * 200_000
+    text = f"One.{space}Two. {word}. Three."
+    expected = {"sentence": 4, "passage": 1, "word": 4}[units]
+    assert len(UNIT_SPLITTERS[units](text)) == expected
 
 
 def test_characters_of_several_bytes_and_of_chinese(chat, model):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +14,15 @@ from hf_attnprobe.maps.fitting import (
     CLASSIFIER_TESTS,
     RESULT_FILE,
     _certify,
+    _explain_failure,
     _save_result,
     judge_gate,
     measure_map_faithfulness,
 )
 from hf_attnprobe.maps.selection import HEADS_CANDIDATE, NEGLIGIBLE_DIFFERENCE, Candidate
+from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.verdicts import RULES
 from tests.helpers import bypassing_models, planted_heads, planted_models, planted_retrieval
 from tests.helpers.error_messages import refused
 
@@ -233,9 +237,25 @@ def test_a_map_below_the_threshold_is_not_certified():
     assert result.map is None
     chosen = result.candidates[0]
     assert chosen.is_chosen and chosen.faithfulness.ci95[0] < 0.995
-    assert result.reason.startswith("No map is certified: the best candidate")
+    assert result.reason.startswith("No map is certified: the chosen candidate")
     assert chosen.faithfulness.interval_text in result.reason
     assert result.ceiling.n == result.n_certifying
+
+
+@pytest.mark.parametrize(
+    ("interval", "advice"),
+    [
+        ((0.37, 0.45), "Only a yes is certified, so more texts will not help."),
+        ((0.3, 0.8), "Use more texts."),
+    ],
+)
+def test_more_texts_are_advised_only_if_a_yes_is_possible(interval, advice):
+    estimate = Estimate(0.41, interval, n=118)
+    candidate = SimpleNamespace(description="gradient", faithfulness=estimate)
+    result = SimpleNamespace(
+        candidates=[candidate], report=SimpleNamespace(rules=RULES), answer=Answer.CANNOT_SAY
+    )
+    assert _explain_failure(result, 30).endswith(advice)
 
 
 def test_options_that_do_not_suit_a_map_are_refused():

@@ -135,6 +135,8 @@ def test_spoilt_texts_are_left_out(spoilt):
         held["texts"][0] |= wrong
         file.write_text(json.dumps(held))
         assert read_audit(spoilt).examples == ()
+    file.write_text("[" * 100_000)
+    assert read_audit(spoilt).examples == ()
     assert "Texts" not in re.findall(r"<h2[^>]*>([^<]*)", read_audit(spoilt).to_html())
 
 
