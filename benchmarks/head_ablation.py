@@ -42,10 +42,12 @@ def list_foremost_heads(means: pd.Series, n_heads: int) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("audit", type=Path, help="folder of an audit of single heads")
+    parser.add_argument(
+        "audits", nargs="+", type=Path, help="folder of an audit of single heads, or of its shares"
+    )
     arguments = parser.parse_args()
-    rows = Rows.coerce(read_rows(arguments.audit / "rows"))
-    ablation = rows.build_head_frame(ABLATION)
+    shares = [Rows.coerce(read_rows(folder / "rows")) for folder in arguments.audits]
+    ablation = pd.concat([rows.build_head_frame(ABLATION) for rows in shares])
     ablation_means = ablation.mean()
     n_heads = len(ablation_means)
     n_foremost = min(N_FOREMOST, n_heads)
@@ -53,7 +55,7 @@ def main() -> None:
     chance = hypergeom(n_heads, n_foremost, n_foremost).mean()
     print(f"{len(ablation)} texts, {n_heads} heads; foremost by mean ablation: {ablated_heads}")
     for statistic, description in STATISTICS.items():
-        frame = rows.build_head_frame(statistic)
+        frame = pd.concat([rows.build_head_frame(statistic) for rows in shares])
         if frame.empty:
             print(f"{description}: not measured")
             continue

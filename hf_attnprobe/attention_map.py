@@ -98,7 +98,7 @@ class MapCertificate:
         gate: Answers about the model's attention as a whole on the same texts.
         n_choosing: Number of texts by which the map was chosen.
         n_certifying: Number of other texts, by which the map was certified. Faithfulness is measured on
-            ``faithfulness.n`` of them, which are fewer if a time limit ended the audit.
+            ``faithfulness.n`` of them, for example only on those with an answer of the model itself.
         n_candidates: Number of maps among which it was chosen, including all single heads.
         control: What maps achieve that are chosen by shuffled costs.
         dataset: Data set and split, without local folders.

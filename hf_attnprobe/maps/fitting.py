@@ -131,8 +131,7 @@ class FittedMap:
             unit and is not a map of attention; None for a language model, whose scale ends there.
         control: What maps achieve that are chosen by shuffled costs; None without candidates.
         n_choosing: Number of texts by which the map was chosen.
-        n_certifying: Number of other texts, by which it is certified. Within a time limit, only some
-            of them are measured.
+        n_certifying: Number of other texts, by which it is certified.
         report: Audit report of the certifying texts.
     """
 
@@ -278,8 +277,8 @@ def fit_map(
 def _save_result(fitted: FittedMap, folder: Path) -> None:
     """Save a result and its map, and delete the map of an earlier run that is no longer certified.
 
-    A run with more time can withdraw the certificate that a shorter run gave. A map in a folder without
-    a result is from another source, and is kept.
+    A run with other options can withdraw the certificate that an earlier run gave. A map in a folder
+    without a result is from another source, and is kept.
     """
     has_earlier_result = (folder / RESULT_FILE).is_file()
     write_json(folder / RESULT_FILE, fitted.to_json())

@@ -8,5 +8,15 @@ faithfulness must lie above a threshold.
 """
 CHOOSING_SHARE_RANGE = (0.1, 0.5)
 """Smallest and largest share of the texts by which a map may be chosen."""
-REFUSED_OPTIONS = ("layers", "heads", "head_sets", "screen", "share", "query", "limits", "map")
-"""Audit options that cannot be combined with a map, which always concerns the whole model."""
+REFUSED_OPTIONS = (
+    "layers",
+    "heads",
+    "head_sets",
+    "screen",
+    "share",
+    "query",
+    "limits",
+    "time",
+    "map",
+)
+"""Audit options that cannot be combined with a map, which always concerns the whole model and all texts."""

@@ -261,8 +261,8 @@ def test_more_texts_are_advised_only_if_a_yes_is_possible(interval, advice):
 def test_options_that_do_not_suit_a_map_are_refused():
     data, model = [{"text": "a b"}], "unused"
     refused("choosing_share from 0.1 to 0.5", fit_map, model, data, choosing_share=0.9)
-    options = AuditOptions(layers=[0])
-    refused("--layers cannot be used", fit_map, model, data, options=options)
+    for options in (AuditOptions(layers=[0]), AuditOptions(time="5m")):
+        refused("cannot be used with fit-map", fit_map, model, data, options=options)
 
 
 def test_too_few_texts_are_refused(retrieval):
