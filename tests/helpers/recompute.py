@@ -130,8 +130,12 @@ def compute_mean_interval(values):
 
 
 def compute_statistics(rows, label_names):
-    """Compute (mean, median, std, n, undefined) by (test, statistic, layer, head, group)."""
+    """Compute (mean, median, std, n, undefined) by (test, statistic, layer, head, group).
+
+    Reports do not list the means of statistics about positions, which one sentence describes.
+    """
     test_rows = rows[rows.test != "prediction"]
+    test_rows = test_rows[~test_rows.statistic.str.contains("_position@")]
     predicted = pivot_predictions(rows).predicted_class
     groups = {"all": predicted.index}
     for k, name in enumerate(label_names):
