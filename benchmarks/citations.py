@@ -471,7 +471,7 @@ def make_cases(
                 kind, relation, subject, value, rng, index, fillers, competitor=competitor
             )
             cases.append(case)
-    subjects = rng.sample(sorted(facts), len(facts))
+    subjects = rng.sample(sorted(facts), round(min(scale, 1) * len(facts)))
     greedy_answers = dict(
         zip(
             subjects,
