@@ -14,8 +14,6 @@ from hf_attnprobe.protocol import (
     AttentionModel,
     AttentionModelBase,
     BlockOutputs,
-    EditableInputs,
-    ExchangeableUnits,
     HeadOutputs,
     LinearReadout,
     MaskedReplay,
