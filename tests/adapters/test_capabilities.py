@@ -14,8 +14,6 @@ from hf_attnprobe.protocol import (
     AttentionModel,
     AttentionModelBase,
     BlockOutputs,
-    EditableInputs,
-    ExchangeableUnits,
     HeadOutputs,
     LinearReadout,
     MaskedReplay,
@@ -54,11 +52,10 @@ def test_a_transformer_has_no_linear_readout(family):
     assert observation.token_logits is None
 
 
-def test_images_have_no_editable_inputs_and_nothing_to_exchange():
+def test_patches_of_images_can_be_left_out_and_exchanged():
     model = wrap(get_shared_model("vit"))
-    assert lacking(model) == {LinearReadout, EditableInputs, ExchangeableUnits}
-    for capability in (EditableInputs, ExchangeableUnits):
-        assert "the model reads images" in model.lacks(capability)
+    assert lacking(model) == {LinearReadout}
+    assert model.unit == "patch" and model.reads_images
 
 
 def test_where_two_stacks_meet_there_is_no_stack():

@@ -68,12 +68,13 @@ def test_a_planted_patch_is_answered_with_yes(report):
 @pytest.mark.parametrize("answer", MAKERS)
 def test_three_seeds_get_the_true_answer(answer, seed):
     model = train(MAKERS[answer](seed), seed)
-    rows, _ = make_rows(40, 100 + seed)
+    # A model may predict one class by default. Half of the images then have no evidence.
+    rows, _ = make_rows(80, 100 + seed)
     report = audit(model, rows, tokenizer=PlantedImageProcessor(), progress=False)
     assert str(report.answer) == answer, str(report)
     findings = {finding.rule: finding for finding in report.findings}
-    # Every question has a number; only a single training leaves the uniqueness open.
-    assert {"accuracy", "path", "faithfulness"} <= findings.keys()
+    # Every question has a number.
+    assert {"accuracy", "path_share", "faithfulness"} <= findings.keys()
     assert all(np.isfinite(finding.value) for finding in findings.values()), str(report)
 
 

@@ -779,7 +779,8 @@ class TransformerAdapter(
         # The output of an image without an exchanged patch is known.
         edited_rows = sets.any(1).nonzero()[:, 0]
         n_rows = max(1, self._edited_tokens_per_pass // observation.batch.mask.shape[1])
-        for rows in edited_rows.split(n_rows):
+        # Splitting an empty tensor yields an empty part, on which some models fail.
+        for rows in edited_rows.split(n_rows) if len(edited_rows) else ():
             images = image[rows]
             edited = paste_patches(pixels[images], new_patches[images], sets[rows], grid)
             probs[rows] = self._compute_text_probs({"pixel_values": edited}).to(probs.dtype)

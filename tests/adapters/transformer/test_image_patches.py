@@ -157,10 +157,13 @@ def test_an_image_without_patches_has_a_prediction(case):
     assert not torch.allclose(probs, observation.probs, atol=1e-3)
 
 
-def test_no_patch_left_out_changes_nothing(case):
+def test_no_edited_patch_changes_nothing(case):
     _, _, adapter, observation = case
     nothing = torch.zeros_like(observation.batch.content_mask)[None]
     assert torch.equal(adapter.erase_inputs(observation, nothing)[0], observation.probs)
+    assert torch.equal(
+        adapter.exchange_inputs(observation, nothing, [{}] * 3)[0], observation.probs
+    )
     # Special tokens are never left out.
     special = ~observation.batch.content_mask[None]
     assert torch.equal(adapter.erase_inputs(observation, special)[0], observation.probs)
