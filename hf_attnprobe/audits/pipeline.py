@@ -552,7 +552,10 @@ def build_provenance(
     unsupported_tests = list_unsupported_tests(adapter)
     if unsupported_tests:
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
-    if adapter.unit in ("sentence", "token"):
+    # Classifiers of this package and users' adapters call their units "token" too, but each of these
+    # tokens is a word.
+    explains_tokens = isinstance(adapter, TransformerAdapter) and adapter.level == "token"
+    if adapter.unit == "sentence" or explains_tokens:
         provenance["units"] = f"{adapter.unit}s"
     if adapter.instance_column is not None or adapter.reads_images:
         provenance["instance"] = adapter.unit

@@ -10,7 +10,8 @@ Measure
     model's attention A predicts for the edited attention A'. The edits are uniform attention and no
     attention (which zeroes the head's output). This is attribution patching (Nanda 2023; Kramár et
     al. 2024, AtP) of attention. A third edit gives even weights to the explained tokens, as the path
-    share in ``uniform_attention``. Only the loss of p counts: max(0, ⟨∂p/∂A, A − A'⟩).
+    share in ``uniform_attention``. Only the loss of p counts: max(0, ⟨∂p/∂A, A − A'⟩). Like the path
+    share, it always concerns the predicted class, even if another class is explained.
 
 Interpretation
     The statistics estimate the results that ``uniform_attention`` and ``head_ablation`` would give.
@@ -51,7 +52,7 @@ class ScreenResult:
 
     Attributes:
         first_order_uniform: Estimated effect of uniform attention.
-        first_order_even: Estimated loss of the explained class's probability with even weights over
+        first_order_even: Estimated loss of the predicted class's probability with even weights over
             the explained tokens. For a predicted number, its estimated change.
         first_order_zero: Estimated effect of zeroing the head's output.
     """
@@ -87,6 +88,7 @@ def screen(
     Returns:
         Statistics per text.
     """
+    predicted_gradient = observation.attention_gradient[site.layer][:, site.head]
     observation = observation.with_target(options.target)
     model = observation.model
     visible = model.get_visible_keys(observation, site.layer)
@@ -94,14 +96,14 @@ def screen(
     is_even = visible & tokens[:, None]
     attention = observation.attention[site.layer][:, site.head]
     gradient = observation.attention_gradient[site.layer][:, site.head]
-    slope = gradient * visible
+    slope, predicted_slope = gradient * visible, predicted_gradient * visible
     if site.query is not None:
         rows = slice(site.query, site.query + 1)
         attention = attention[:, rows]
-        slope = slope[:, rows]
+        slope, predicted_slope = slope[:, rows], predicted_slope[:, rows]
         visible, is_even = visible[:, rows], is_even[:, rows]
     uniform_effect = slope * (make_uniform(attention, visible) - attention)
-    even_effect = (slope * (make_uniform(attention, is_even) - attention)).sum((-2, -1))
+    even_effect = (predicted_slope * (make_uniform(attention, is_even) - attention)).sum((-2, -1))
     zero_effect = slope * attention
     return ScreenResult(
         uniform_effect.sum((-2, -1)).abs(),
