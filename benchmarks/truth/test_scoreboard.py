@@ -586,6 +586,7 @@ def test_cross_sensitivity_is_relative_to_the_change_from_no_right_text_to_all()
     assert set(sensitivities.values()) == {0.0}
 
 
+@pytest.mark.slow
 def test_the_scoreboard_from_measurement_to_page(tmp_path, monkeypatch):
     names = ("pointer", "hard pointer", "decoy", "exact zeros, idle", "sink and key", "backup key")
     kinds = {name: CONSTRUCTED[name] for name in names} | MIXTURES

@@ -68,6 +68,7 @@ def run(models, data, folder, tests=TESTS):
 # --- training with penalties --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_masked_training_is_reproducible_and_the_record_does_not_hide_it(
     checkpoints, reviews, tmp_path
 ):

@@ -83,6 +83,7 @@ def test_no_model_there(refused_audit, tmp_path):
     assert "not a local folder" in line and "HF_HUB_OFFLINE=1" in line
 
 
+@pytest.mark.slow
 def test_a_hub_that_is_not_reached_is_not_asked_again_and_again(run_python):
     env = {"HF_HUB_OFFLINE": None, "HF_ENDPOINT": "http://127.0.0.1:9", "NO_PROXY": "*"}
     done = run_python("-m", "hf_attnprobe", "audit", "--model=acme/x", "--dataset=sst2", env=env)

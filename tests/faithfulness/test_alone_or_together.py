@@ -63,7 +63,7 @@ def test_options_that_are_none_of_all_tests():
     assert {type(given) for given in EVERY_OPTION} <= {t.options for t in all_tests().values()}
 
 
-@pytest.mark.parametrize("name", tiny_models.daily(MODELS, ("two classes", "bert", "sentences")))
+@pytest.mark.parametrize("name", tiny_models.daily(MODELS, ("two classes", "sentences")))
 def test_alone_or_together(name):
     adapter = wrap(MODELS[name](), dtype=torch.float64, mask_id=1)
     sites, groups = adapter.sites(), ()

@@ -365,7 +365,16 @@ PARAMETERS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "n_donors", "target"), PARAMETERS)
+DAILY_NAMES = ("classifier of 3", "hierarchical", "tags", "number")
+
+
+@pytest.mark.parametrize(
+    "name, n_donors, target",
+    [
+        pytest.param(*values, marks=[] if values[0] in DAILY_NAMES else pytest.mark.slow)
+        for values in PARAMETERS
+    ],
+)
 def test_every_statistic_is_that_of_a_plain_loop(name, n_donors, target):
     case = CASES[name]()
     observation = observe(case)

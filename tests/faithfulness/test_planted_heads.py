@@ -167,6 +167,7 @@ def test_decoys_change_neither_map_nor_faithfulness(observations):
     assert min(key_weights["working"]) > 0.8
 
 
+@pytest.mark.slow
 def test_faithfulness_of_the_whole_is_that_of_the_working_head():
     options = AuditOptions(prune=False, shown_texts=0, layers=[1], heads=[2])
     scores = {}

@@ -274,6 +274,7 @@ def test_the_last_digit_does_not_decide(attention, logits, epsilon):
         assert exact.jsd.item() == pytest.approx(np.log(2), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_no_candidate_is_lost_to_the_last_digit():
     """Of two classes both bounds meet; the lower one was up to .5 too small."""
     torch.manual_seed(0)

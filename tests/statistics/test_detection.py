@@ -18,7 +18,7 @@ RULE = detection.DetectionRule(0.2)
 LIMITS = [(72, 100), (72, 400), (1, 400), (1, 100)]  # heads and texts
 
 
-@pytest.mark.parametrize("of", [*tiny_models.daily(LIMITS[:3], ()), LIMITS[3]])
+@pytest.mark.parametrize("of", tiny_models.daily(LIMITS, ()))
 def test_the_limit_is_that_of_a_normal_mean_that_surely_reaches_the_threshold(of):
     heads, n = of
     rule = detection.DetectionRule(0.2, heads)

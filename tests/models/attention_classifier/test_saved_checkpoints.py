@@ -154,6 +154,7 @@ def expected(make_model, tokenizer, hierarchical, pairs):
     return run
 
 
+@pytest.mark.slow
 def test_the_package_is_really_out_of_reach_there(without_the_package):
     assert without_the_package["blocked"]
     assert {without_the_package[name]["module"] for name in NAMES} == {"transformers_modules"}
