@@ -334,7 +334,28 @@ def list_verdict_sites(
     return list_sites_by_test(sorted(verdict_tests), adapter, single_head, model_groups)
 
 
-def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site]) -> ListTurns:
+def sort_heads(runner: AuditRunner, heads: Sequence[Site], texts: Sequence[Text]) -> list[Site]:
+    """Sort heads by their first-order effects on the texts of the first round, largest first.
+
+    The order ignores the texts of later rounds. Otherwise, heads with almost equal effects could change
+    places, and heads that have been tested would be replaced by heads that have not.
+
+    Args:
+        runner: The test runner. Its folder contains the rows of the test ``screen``.
+        heads: Heads that are tested one by one.
+        texts: Texts in the fixed random order.
+    """
+    first_round_ids = [text.example_id for text in texts[:N_FIRST_ROUND_TEXTS]]
+    screen_rows = load_rows(runner.folder, "screen").select_ids(first_round_ids)
+    return sort_by_screen(screen_rows, heads)
+
+
+def plan_turns(
+    runner: AuditRunner,
+    heads: Sequence[Site],
+    groups: Sequence[Site],
+    texts: Sequence[Text],
+) -> ListTurns:
     """Plan the turns of a time-limited audit, with the most important tests and sites first.
 
     The order in a round is:
@@ -355,10 +376,11 @@ def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site
         runner: The test runner.
         heads: Heads that are tested one by one.
         groups: Head groups that are tested as a whole.
+        texts: Texts in the fixed random order.
 
     Returns:
         Function that takes the number of heads for step 4 and yields the turns. Call it again in every
-        round, because the head order becomes more exact with more texts.
+        round, because the number of heads grows.
     """
     adapter = runner.adapter
     tests = [test for test in runner.options if test != "screen"]
@@ -384,7 +406,7 @@ def plan_turns(runner: AuditRunner, heads: Sequence[Site], groups: Sequence[Site
         if not has_single_head:
             screen = [test for test in runner.options if test == "screen"]
             yield list_sites_by_test(screen, adapter, heads)
-            sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
+            sorted_heads = sort_heads(runner, heads, texts)
             yield from list_head_turns(head_tests, sorted_heads[:n_heads])
         yield late_sites
         yield list_sites_by_test(other_tests, adapter, single_head, model_groups)
@@ -432,7 +454,7 @@ def run_tests(
     completed = load_completed_work(runner)
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
     if time_limit is not None:
-        list_turns = plan_turns(runner, heads, groups)
+        list_turns = plan_turns(runner, heads, groups, completed.texts)
         run_within_time(
             completed,
             runner.progress,
@@ -555,7 +577,7 @@ def summarise_heads(
         sites_by_test = list_sites_by_test([*names], adapter, [head])
         return not any(completed.is_missing(sites_by_test, text) for text in texts)
 
-    sorted_heads = sort_by_screen(load_rows(runner.folder, "screen"), heads)
+    sorted_heads = sort_heads(runner, heads, completed.texts)
     tested_heads = {head for head in heads if is_finished(tests, head)}
     foremost_heads = sorted_heads[:N_FOREMOST_HEADS]
     missing_heads = [head for head in foremost_heads if head not in tested_heads]

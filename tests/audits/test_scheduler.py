@@ -5,6 +5,8 @@ import math
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,8 +31,10 @@ from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.rows import Rows
 from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.error_messages import refused
+from tests.helpers.synthetic_rows import make_rows
 
 
 def test_limits_that_are_none_are_refused():
@@ -222,13 +226,14 @@ def test_the_verdict_comes_first_then_the_effect_and_faithfulness_of_a_few_heads
 
 
 def test_the_foremost_heads_are_those_of_the_screen(model, monkeypatch):
-    """By the first-order effects that the same audit stores, for all heads and in every round."""
+    """By the effects on the texts of the first round, so that later rounds replace no head."""
     monkeypatch.setattr(rounds, "N_FOREMOST_HEADS", 2)
-    seen = []
+    seen, first_round_ids = [], []
     original = rounds.plan_turns
 
-    def plan(*given):
-        list_turns = original(*given)
+    def plan(runner, heads, groups, texts):
+        list_turns = original(runner, heads, groups, texts)
+        first_round_ids.extend(text.example_id for text in texts[:30])
 
         def look(n_heads):
             for turn in list_turns(n_heads):
@@ -240,13 +245,29 @@ def test_the_foremost_heads_are_those_of_the_screen(model, monkeypatch):
     monkeypatch.setattr(rounds, "plan_turns", plan)
     report = run(model, time="1h")
     rows = report.to_pandas().query("statistic == 'first_order_even'")
-    assert rows.groupby(["layer", "head"]).ngroups == 6
+    assert rows.groupby(["layer", "head"]).ngroups == 6 and rows.example_id.nunique() == 60
     turns = [turn["permutation"] for turn in seen if set(turn) == {"permutation"}]
-    texts = rows.set_index("example_id")
     first_ids = report.to_pandas().query("statistic == 'median_tvd' and layer >= 0 and head >= 0")
     assert set(first_ids.groupby(["layer", "head"]).ngroup()) == set(range(6))
-    means = texts.groupby(["layer", "head"]).value.mean().sort_values(ascending=False)
-    assert [(site.layer, site.head) for site in turns[-3]] == [*means.index[:2]]
+    first_rows = rows[rows.example_id.isin(first_round_ids)]
+    means = first_rows.groupby(["layer", "head"]).value.mean().sort_values(ascending=False)
+    foremost = [*means.index[:2]]
+    assert [(site.layer, site.head) for site in turns[0]] == foremost
+    assert [(site.layer, site.head) for site in turns[-3]] == foremost
+
+
+def test_texts_of_later_rounds_do_not_change_the_order_of_the_heads(tmp_path, monkeypatch):
+    """The second head has larger effects, but only on texts that the first round does not have."""
+    first_head, second_head = Site(0, 0), Site(0, 1)
+    texts = [Text(example_id, -1, {}) for example_id in range(60)]
+    name = ("screen", "first_order_even")
+    effects = np.where(np.arange(60) < 30, 0.1, 1.0)
+    frame = pd.concat([make_rows({name: np.full(60, 0.2)}), make_rows({name: effects}, head=1)])
+    monkeypatch.setattr(rounds, "load_rows", lambda folder, test: Rows.coerce(frame))
+    runner = SimpleNamespace(folder=tmp_path)
+    heads = [second_head, first_head]
+    assert rounds.sort_heads(runner, heads, texts) == [first_head, second_head]
+    assert rounds.sort_heads(runner, heads, texts[::-1]) == [second_head, first_head]
 
 
 def test_heads_that_time_left_out_are_counted_and_their_time_is_told(tmp_path):
