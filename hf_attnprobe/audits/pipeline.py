@@ -409,7 +409,9 @@ def _list_notes(
 def _describe_level(provenance: Mapping[str, Any]) -> str | None:
     """Return the note that tokens are explained, because spaces do not separate words."""
     note = provenance.get("level_note")
-    return None if note is None else f"{note[0].upper()}{note[1:]}."
+    if note is None:
+        return None
+    return f'{note[0].upper()}{note[1:]}. In this report, "word" also means such a token.'
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:

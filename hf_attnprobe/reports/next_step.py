@@ -349,7 +349,12 @@ def _explain_missing_texts(report: AuditResult) -> str | None:
     n_read = report.n + report.provenance.get("skipped_empty", 0)
     if limit is not None and n_read >= limit:
         return None
-    return f"This audit used all available {report.words.texts}. Add more of them."
+    texts = report.words.texts
+    advice = f"This audit used all available {texts}. Add more of them."
+    if report.evidence is not None and report.evidence.default_classes:
+        names = ", ".join(report.evidence.default_classes)
+        advice += f" Those predicted {names} do not count, because they have nothing to highlight."
+    return advice
 
 
 def _recommend_more_time(

@@ -33,7 +33,9 @@ def test_tokens_are_explained_without_any_option(chinese, caplog):
     assert "finds 1.0 words and 8.8 tokens per text, so tokens are explained" in caplog.text
     importance = next(finding for finding in report.findings if finding.rule == "importance")
     assert importance.answer == "yes" and "tokens with more attention" in str(report)
-    assert "Spaces do not separate the words" in report.to_text(verbose=True)
+    told = " ".join(report.to_text(verbose=True).split())
+    assert "Spaces do not separate the words" in told
+    assert '"word" also means such a token' in told
     # The command repeats the choice.
     assert report.provenance["asked_for"]["level"] == "token"
 

@@ -20,8 +20,11 @@ from hf_attnprobe.reports.next_step import (
     recommend_next_step,
 )
 from hf_attnprobe.reports.report import Report, assemble_report
+from hf_attnprobe.reports.verdict import compute_findings
 from hf_attnprobe.statistics.grades import Answer
+from hf_attnprobe.statistics.rows import Rows
 from tests.helpers import tiny_models
+from tests.helpers.verdict_rows import good_model, moving, way_of
 
 
 MAX_STEPS = 2
@@ -275,3 +278,20 @@ def test_scores_are_read_by_the_suggested_command():
     report = Report("m", get_dataset_name("d", "test"), 30, 0, (), provenance)
     advice = build_command(report, test_limit=60)
     assert advice.text.startswith("attnprobe evaluate-scores ")
+
+
+def test_more_texts_are_asked_of_the_classes_that_count():
+    n = 40
+    is_default = np.arange(n) % 2 == 0  # predicted "neg"
+    statistics = way_of(np.where(is_default, 0.0, 0.9))
+    statistics["scale"]["largest_loss"] = np.where(is_default, 0.01, 0.6)
+    statistics["exchange"] = {"largest_exchange": np.where(is_default, 0.01, 0.6)}
+    rows = good_model(n, **statistics, **moving(n, 0.3))
+    provenance = {"asked_for": {"model": "m", "dataset": "d"}, "classes": ["neg", "pos"]}
+    findings = compute_findings(rows, ("neg", "pos"))
+    data = get_dataset_name("d", "test")
+    report = Report(
+        "m", data, n, 0, (), provenance, findings=tuple(findings), rows=Rows.coerce(rows)
+    )
+    told = " ".join(str(report).split())
+    assert "Add more of them. Those predicted neg do not count" in told
