@@ -1,5 +1,6 @@
 """What a report recommends instead of attention: a measured ranking that passes, or a fitted map."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,9 +47,10 @@ class MeasuredRanking:
 def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
     """Find the measured ranking that passes although attention does not.
 
-    A ranking passes if its faithfulness alone gets the answer yes. It is read from the same texts as
-    that of attention. Because up to four rankings are compared on these texts, the interval of the
-    best one is slightly optimistic. ``fit_map`` certifies a map on texts that the choice did not see.
+    A ranking passes if its faithfulness alone gets the answer yes, and is larger than that of attention.
+    Otherwise, attention fails for another reason, such as its path share. Both are read from the same
+    texts. Because up to four rankings are compared on these texts, the interval of the best one is
+    slightly optimistic. ``fit_map`` certifies a map on texts that the choice did not see.
 
     Args:
         report: Result of an audit, with rows.
@@ -64,10 +66,14 @@ def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
     fitted_map = measure_fitted_map(report)
     if fitted_map is not None and grade_ranking(report, fitted_map) == Answer.YES:
         return fitted_map
+    score = conclusion.score
+    attention_faithfulness = -math.inf if score is None else score.value
     passing = []
     for name in RECOMMENDED_RANKINGS:
         ranking = measure_ranking(report, name)
-        if ranking is not None and grade_ranking(report, ranking) == Answer.YES:
+        if ranking is None or ranking.faithfulness.value <= attention_faithfulness:
+            continue
+        if grade_ranking(report, ranking) == Answer.YES:
             passing.append(ranking)
     return max(passing, key=lambda ranking: ranking.faithfulness.value, default=None)
 

@@ -62,6 +62,11 @@ def test_a_ranking_is_recommended_only_if_it_passes_and_attention_does_not():
     )
     assert recommend_alternative(report) == advice
     assert advice in " ".join(str(report).split())
+    # If attention is more faithful than the ranking, it fails for another reason.
+    better_findings = [
+        replace(f, value=1.0) if f.rule == "faithfulness" else f for f in report.findings
+    ]
+    assert find_passing_ranking(replace(report, findings=tuple(better_findings))) is None
     passing_report = audit_planted_head(0.65)
     assert find_passing_ranking(passing_report) is None
     assert recommend_alternative(passing_report) is None
