@@ -609,9 +609,13 @@ def _select_share(
         return examples
     share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
     if not len(share_examples):
+        count = (
+            "there is only 1 text"
+            if len(examples) == 1
+            else f"there are only {len(examples)} texts"
+        )
         raise AttnProbeError(
-            f"share {share[0]}/{share[1]} is empty, because there are only {len(examples)} texts. "
-            "Use fewer shares."
+            f"share {share[0]}/{share[1]} is empty, because {count}. Use fewer shares."
         )
     return share_examples
 

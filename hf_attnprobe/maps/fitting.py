@@ -575,7 +575,8 @@ def judge_gate(report: Report) -> tuple[tuple[GateValue, ...], str]:
             problems.append(f"{rule.name.lower()} could not be measured")
             continue
         if finding.n < MIN_DISPLAYED_TEXTS:
-            problems.append(f"{rule.name.lower()} was measured on only {finding.n} texts")
+            noun = "text" if finding.n == 1 else "texts"
+            problems.append(f"{rule.name.lower()} was measured on only {finding.n} {noun}")
             continue
         values.append(GateValue(key, str(finding.answer), finding.estimate))
         if finding.answer == Answer.NO:

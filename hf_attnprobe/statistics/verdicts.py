@@ -727,7 +727,8 @@ def explain_too_few_texts(n: int, min_texts: int) -> str:
     Returns:
         A clause with the placeholder ``{texts}``, which stands for "texts" or "prompts".
     """
-    return f"there are only {n} of the {min_texts} required {{texts}}"
+    verb = "is" if n == 1 else "are"
+    return f"there {verb} only {n} of the {min_texts} required {{texts}}"
 
 
 def explain_incomplete_tests(incomplete_tests: Mapping[str, int]) -> str:
@@ -741,6 +742,8 @@ def explain_incomplete_tests(incomplete_tests: Mapping[str, int]) -> str:
 
     >>> explain_incomplete_tests({"erasure": 0, "exchange": 10})
     'a verdict also needs the test erasure, and the test exchange ran on only 10 {texts}'
+    >>> explain_incomplete_tests({"exchange": 1})
+    'the test exchange ran on only 1 of the {texts}'
     """
     absent_tests = [test for test, n in incomplete_tests.items() if not n]
     clauses = []
@@ -751,7 +754,8 @@ def explain_incomplete_tests(incomplete_tests: Mapping[str, int]) -> str:
     for n in sorted(set(short_tests.values())):
         tests = [test for test, n_texts in short_tests.items() if n_texts == n]
         noun = "test" if len(tests) == 1 else "tests"
-        clauses.append(f"the {noun} {join_words(tests)} ran on only {n} {{texts}}")
+        count = "1 of the" if n == 1 else n
+        clauses.append(f"the {noun} {join_words(tests)} ran on only {count} {{texts}}")
     return ", and ".join(clauses)
 
 

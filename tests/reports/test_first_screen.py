@@ -102,7 +102,8 @@ def test_words_are_those_of_the_number_whatever_thresholds_were_asked(rule, low,
     assert bool(re.search(WEAK[rule], said)) == (is_known and 0 <= high < rule_of.partly)
     assert ("worse than a random order" in said) == (is_known and high < 0)
     if not is_known:
-        assert said.endswith(f"there are only {n} of the 30 required texts")
+        verb = "is" if n == 1 else "are"
+        assert said.endswith(f"there {verb} only {n} of the 30 required texts")
         assert said.startswith("cannot say whether") == (rule != "faithfulness")
 
 
@@ -263,7 +264,8 @@ def test_nothing_is_told_of_fewer_than_ten_texts(n):
     said = str(report) + report.to_html().partition("</main>")[0].partition("<main")[2]
     first = said.partition("More texts")[0]
     assert not re.search(r"0\.61|61%|0\.17|0\.93", str(report))
-    assert f"There are only {n} of the 30 required texts." in first
+    verb = "is" if n == 1 else "are"
+    assert f"There {verb} only {n} of the 30 required texts." in first
 
 
 def test_an_open_answer_begins_with_its_reason_and_has_the_command():
@@ -334,7 +336,8 @@ def test_few_texts_are_the_reason_and_not_what_they_seem_to_say():
 
 @given(n=st.integers(1, 100))
 def test_too_few_texts_are_said_before_they_run(n):
-    said = f"there are only {n} of the 30 required texts" if n < 30 else ""
+    verb = "is" if n == 1 else "are"
+    said = f"there {verb} only {n} of the 30 required texts" if n < 30 else ""
     assert warn_about_precision(n, False) == said
 
 
@@ -454,10 +457,15 @@ def test_promised_texts_give_an_answer(rule, value, halves, n, stops):
         return
     said, enough = explain_open_answer(one), suggest_total_texts(one)
     if stops:
-        assert (said.startswith("there are only") or stops in said) and enough is None
+        assert (
+            said.startswith(("there is only", "there are only")) or stops in said
+        ) and enough is None
         return
     if n < 30:  # so many texts at least, and more where the interval is too wide for them
-        assert said.startswith(f"there are only {n} of the 30") and enough >= 30
+        assert (
+            said.startswith(f"there {'is' if n == 1 else 'are'} only {n} of the 30")
+            and enough >= 30
+        )
         if n < 10 or enough == 30:
             return
     elif enough is None:

@@ -80,7 +80,8 @@ def is_of_few_texts(finding):
         return False
     assert (finding.answer, finding.ci95, finding.yardsticks) == ("cannot say", None, {})
     assert math.isnan(finding.value)
-    count = f"There are only {finding.n} of the 30 required texts."
+    verb = "is" if finding.n == 1 else "are"
+    count = f"There {verb} only {finding.n} of the 30 required texts."
     assert finding.sentence.partition(". ")[2] == count
     return True
 
