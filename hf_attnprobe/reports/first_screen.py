@@ -78,7 +78,7 @@ NO_OWN_ANSWER_REASON = (
 
 
 COMMAND_INTRODUCTION = (
-    "Run this command. With the same --output-dir, it continues from the saved results:"
+    "Run this command. To continue from the saved results, add --output-dir FOLDER:"
 )
 """Introduction of a suggested command.
 
