@@ -288,7 +288,7 @@ def _describe_missing_heads(report: "AuditResult") -> str:
         screen = ""
     return (
         f" Not measured within the time limit: {screen}{tests} of {n_missing} of the {n_foremost} "
-        f"heads with the largest estimated effects, on {MIN_TEXTS} texts. This would take "
+        f"heads with the largest estimated effects, on {MIN_TEXTS} texts. These heads would take "
         f"{format_duration(progress['seconds_left'])} more."
     )
 

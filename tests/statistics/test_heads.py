@@ -199,7 +199,7 @@ def test_heads_that_a_time_limit_left_out_are_named_with_their_time(rows):
     missing = heads | {"n_foremost_missing": 4, "seconds_left": 180.0}
     said = (
         "Not measured within the time limit: path share and faithfulness of 4 of the 10 heads with the "
-        "largest estimated effects, on 30 texts. This would take about 3 min more."
+        "largest estimated effects, on 30 texts. These heads would take about 3 min more."
     )
     measured = describe_important_heads(report_of(rows, stopping=facts | {"heads": missing}))
     assert measured.startswith("2 of 72 heads certainly have") and measured.endswith(said)
