@@ -49,8 +49,8 @@ class Data(Options):
 
     dataset: Any = option(
         help=(
-            "data set: a name (sst, imdb, agnews, …), a Hub id, a folder that "
-            "datasets.load_dataset can read, or, for testing only, a file (csv, tsv, json, jsonl, "
+            "data set: a name (sst, imdb, agnews, …), a name with a folder of its files "
+            "(sst=FOLDER), a Hub id, a folder that datasets.load_dataset can read, or, for testing only, a file (csv, tsv, json, jsonl, "
             "parquet)"
         )
     )
