@@ -27,7 +27,7 @@ from hf_attnprobe.models.attention_classifier import (
 SIZE = 8
 N_DIGITS = 10
 TRUE_AUC, FALSE_AUC = 0.9, 0.55
-"""AUC from which attention names the deciding instances, and up to which it does not."""
+"""Smallest AUC at which attention ranks the deciding instances first, and largest at which it does not."""
 
 
 def build_bag(generator, keys, others, label):
@@ -39,7 +39,7 @@ def build_bag(generator, keys, others, label):
 
 
 def draw_single_concept(generator, label):
-    """Positive bags have instances of one of two concepts; negative bags have a poisoned one."""
+    """Draw a bag with instances of a concept if it is positive, or an instance near -10 if negative."""
     keys = generator.normal(-10, 0.1, (1, SIZE))
     if label:
         spread = generator.choice([3.0, 1.0], generator.integers(1, 4))[:, None]
@@ -48,7 +48,7 @@ def draw_single_concept(generator, label):
 
 
 def draw_concepts(generator, counts, label):
-    """Instances around 2 and around 3, in given numbers."""
+    """Draw a bag with `counts[0]` instances around 2 and `counts[1]` around 3."""
     concepts = zip((2, 3), counts, strict=True)
     keys = np.concatenate([generator.normal(mean, 0.1, (n, SIZE)) for mean, n in concepts])
     others = generator.normal(size=(generator.integers(4, 13), SIZE))
@@ -56,20 +56,20 @@ def draw_concepts(generator, counts, label):
 
 
 def draw_multiple_concepts(generator, label):
-    """Positive bags need both concepts; negative bags have one."""
+    """Draw a bag with both concepts if it is positive, or with one of them if it is negative."""
     n = int(generator.integers(1, 4))
     counts = (n, n) if label else generator.permutation([1, 0])
     return draw_concepts(generator, counts, label)
 
 
 def draw_false_frequency(generator, label):
-    """Positive bags have one instance of each concept; negative bags have many of one concept."""
+    """Draw a positive bag with one instance per concept, or a negative bag with 2 to 5 of one."""
     counts = (1, 1) if label else generator.permutation([int(generator.integers(2, 6)), 0])
     return draw_concepts(generator, counts, label)
 
 
 def draw_digits(generator, digits, key_digits, label):
-    """Instances are digits: a vector around the centre of each digit."""
+    """Build a bag whose instances are vectors around the centres of digits."""
     centres = np.random.default_rng(0).normal(0, 2, (N_DIGITS, SIZE))
     is_key = np.isin(digits, key_digits)
     vectors = centres[digits] + generator.normal(0, 0.3, (len(digits), SIZE))
@@ -77,13 +77,13 @@ def draw_digits(generator, digits, key_digits, label):
 
 
 def draw_four_bags(generator, label):
-    """The class says whether the bag contains 8, 9, both or neither."""
+    """Draw a bag of class 0 (neither 8 nor 9), 1 (only 8), 2 (only 9), or 3 (both digits)."""
     digits = [*generator.integers(0, 8, 12), *((), (8,), (9,), (8, 9))[label]]
     return draw_digits(generator, np.array(digits), [8, 9], label)
 
 
 def draw_positive_negative(generator, label):
-    """Digits 4 and 6 speak for class 1, 5 and 7 for class 0; the majority decides."""
+    """Draw a bag with more of the digits 4 and 6 (class 1), or more of 5 and 7 (class 0)."""
     n_more, n_less = 3, int(generator.integers(0, 2))
     sides = ([4, 6], [5, 7]) if label else ([5, 7], [4, 6])
     digits = [
@@ -95,7 +95,7 @@ def draw_positive_negative(generator, label):
 
 
 def draw_adjacent_pairs(generator, label):
-    """A positive bag contains two consecutive digits below 5; a negative bag does not."""
+    """Draw a bag with two consecutive digits below 5 if it is positive, or two others if negative."""
     first = int(generator.integers(0, 4))
     keys = [first, first + 1] if label else generator.choice([0, 2, 4], 2, replace=False)
     digits = [*keys, *generator.integers(5, N_DIGITS, 10)]
@@ -150,7 +150,7 @@ def train(model, compute_logits, bags, n_steps):
 
 
 def measure_auc(adapter, bags):
-    """Return how often a deciding instance has more attention than another, in a mean over bags."""
+    """Return the mean AUC over bags: how often a deciding instance has more attention than another."""
     shares = []
     for bag in bags:
         features = torch.tensor(bag["features"])[None]

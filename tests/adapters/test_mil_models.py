@@ -86,7 +86,7 @@ def test_an_audit_recognises_the_model():
 
 
 def test_transmil_is_refused():
-    # The package has this class, whose attention is no distribution.
+    # The class is recognised by its name and module, so torchmil need not be installed.
     transmil = type("TransMIL", (torch.nn.Linear,), {"__module__": "torchmil.models.transmil"})
     with refuses("no attention distribution"):
         audit(transmil(WIDTH, 1), make_bags(4, 0), progress=False)

@@ -1,4 +1,4 @@
-"""Chinese texts without spaces, and a model of known truth that reads them.
+"""Chinese texts without spaces, and a model for them whose only head with an effect is known.
 
 The model is the BERT of `planted_heads`, whose tokens get Chinese names. A Unigram tokenizer splits
 texts at spaces and then into these tokens, as the tokenizer of XLM-R does. The only head with an
