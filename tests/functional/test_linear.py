@@ -368,3 +368,15 @@ def test_the_pairs_of_some_tokens_suffice_in_long_texts(monkeypatch, sharpness):
         assert ((rows * scores).sum(-1).sigmoid() - probs).abs().max() <= epsilon + 1e-12
         torch.testing.assert_close(jsd(rows, attention), jsds)
         assert not rows[~mask].any()
+
+
+def test_candidates_are_inside_the_mask_if_one_side_has_few_tokens(monkeypatch):
+    monkeypatch.setattr(linear, "N_CANDIDATE_TOKENS", 16)
+    scores = torch.arange(60, dtype=torch.float64)[None]
+    attention = torch.full_like(scores, 1 / 60)
+    mask = scores < 30
+    # Only the last two real tokens are above the logit.
+    logit = torch.tensor([[27.5]], dtype=torch.float64)
+    candidates = linear.select_candidates(attention, scores, mask, logit)
+    assert mask.gather(1, candidates).all()
+    assert len(candidates.unique()) == 16 and {28, 29} <= set(candidates[0].tolist())
