@@ -186,3 +186,7 @@ def test_options_on_the_command_line_are_those_of_the_tests():
 def test_the_console_script_is_the_command_line():
     (script,) = entry_points(group="console_scripts", name="attnprobe")
     assert script.load() is cli.main
+
+
+def test_the_help_of_dataset_names_the_form_with_a_folder(cli):
+    assert "sst=FOLDER" in " ".join(cli("audit", "--help").out.split())
