@@ -89,7 +89,7 @@ class Exchange(TargetOptions):
 
 @dataclass(frozen=True)
 class Permutation(Options):
-    """Options for the test ``permutation``: number of shuffles, and when a text gets fewer."""
+    """Options for the test ``permutation``: number of shuffles, and threshold for early stopping."""
 
     n_permutations: int = option(
         100, "random shuffles of the attention per text", at_least=1, at_most=100_000
