@@ -73,11 +73,22 @@ def convert_to_names(cells: Iterable[Any], names: Sequence[str] | None) -> list[
         if isinstance(cell, list):
             converted.append(convert_to_names(cell, names))
         elif names is None:
-            converted.append(None if cell is None else str(cell))
+            converted.append(_name_cell(cell))
         else:
             has_name = cell is not None and 0 <= cell < len(names)
             converted.append(names[cell] if has_name else None)
     return converted
+
+
+def _name_cell(cell: Any) -> str | None:
+    """Return the class name that a cell without class names contains; None if it is unlabelled.
+
+    A column of whole numbers with an empty row is read as floats, so 1.0 is called "1".
+    """
+    cell = _normalize_cell(cell)
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return None if cell is None else str(cell)
 
 
 def rename_labels(

@@ -77,6 +77,12 @@ def test_labels_are_renamed_or_dropped():
     refused("worst", rename_labels, names, ["worst=neg"], names)
 
 
+def test_whole_numbers_with_a_blank_row_are_renamed_without_a_decimal_point():
+    names = convert_to_names([1.0, float("nan"), 2.0, 2.5, [3.0]], None)
+    assert names == ["1", None, "2", "2.5", ["3"]]
+    assert rename_labels(names, ["1=neg", "2=pos"], names)[:3] == ["neg", None, "pos"]
+
+
 def test_chosen_classes_have_their_own_order():
     labels = Labels("classes", [0, 1, 2, -1], ("a", "b", "c"))
     assert select_classes(labels, None) is labels
