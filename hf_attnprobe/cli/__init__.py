@@ -29,7 +29,7 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import AttnProbeError, UsageError
 from hf_attnprobe.core.terminal import escape_line, print_text
 
 
@@ -52,6 +52,8 @@ FIRST_PROCESS_TIMEOUT = 30.0
 If all processes fail with the same error, only the first one prints it, and the launcher stops the
 others. After this time, another process prints its own error.
 """
+USAGE_ERROR_EXIT_CODE = 2
+"""Exit code if a flag or its value is wrong, as in ``argparse``."""
 SIGNAL_EXIT_CODE_OFFSET = 128
 """Number that is added to a signal number to form an exit code.
 
@@ -173,7 +175,7 @@ def _print_error(error: BaseException) -> int:
     """
     if isinstance(error, AttnProbeError):
         _print_once(escape_line(str(error)))
-        return 1
+        return USAGE_ERROR_EXIT_CODE if isinstance(error, UsageError) else 1
     if isinstance(error, BrokenPipeError):
         # Redirect stdout to nowhere. Otherwise, Python would write to it again at exit, fail and
         # print a traceback.

@@ -9,6 +9,10 @@ class AttnProbeError(ValueError):
     """
 
 
+class UsageError(AttnProbeError):
+    """The value of a command-line flag is wrong. The command line exits with code 2."""
+
+
 class UndefinedLogitsError(AttnProbeError):
     """The logits of a language model for one prompt are NaN or infinite."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.errors import UsageError
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
@@ -27,8 +27,8 @@ COMPARISON_FUNCTIONS: dict[str, Callable[[float, float], bool]] = {
 }
 """Maps the sign in a condition, such as "faithfulness<.5", to its comparison function."""
 
-SCORE_CONDITION = re.compile(r"([a-z_]+)\s*([<>])\s*(-?\d*\.?\d+)(?:\s+(surely|possibly))?")
-"""Pattern for a condition on a score, such as "faithfulness<.5" or "faithfulness<.5 surely"."""
+SCORE_CONDITION = re.compile(r"([a-z_ ]+?)\s*([<>])\s*(-?\d*\.?\d+)(?:\s+(surely|possibly))?")
+"""Pattern for a condition on a score, such as "faithfulness<.5" or "path share<.5 surely"."""
 
 
 @dataclass(frozen=True)
@@ -149,23 +149,24 @@ def parse_conditions(
         scores: names of the scores that the command computes.
 
     Raises:
-        AttnProbeError: If a text is neither an answer nor a question with a limit.
+        UsageError: If a text is neither an answer nor a score with a limit.
     """
     conditions = []
     for text in texts:
         match = SCORE_CONDITION.fullmatch(text.strip())
+        # A report prints "path share", and the JSON has the key "path_share".
+        question = "" if match is None else match[1].replace(" ", "_")
         if text in answers:
             conditions.append(FailureCondition(text, answer=text))
-        elif match is not None and match[1] in scores:
-            question, sign, limit = match[1], match[2], float(match[3])
-            certainty = match[4] or ""
+        elif match is not None and question in scores:
+            sign, limit, certainty = match[2], float(match[3]), match[4] or ""
             conditions.append(FailureCondition(text, "", question, sign, limit, certainty))
         else:
             example_score = "faithfulness" if "faithfulness" in scores else scores[-1]
             example = f"a score with a limit such as '{example_score}<.5'"
             expected = f"an answer or {example}" if answers else example
             answer_list = f"The answers are {', '.join(answers)}. " if answers else ""
-            raise AttnProbeError(
+            raise UsageError(
                 f"--fail-on got {text!r}, expected {expected}, optionally followed by 'surely' or "
                 f"'possibly'. {answer_list}The scores are {', '.join(scores)}."
             )

@@ -348,6 +348,13 @@ def test_usage_errors_are_two_lines(cli):
         assert done.err.startswith("attnprobe") and done.err.count("\n") == 2, line
 
 
+def test_a_wrong_condition_is_a_usage_error(cli, checkpoint, reviews_folder):
+    command = ["audit", "--model", checkpoint, "--dataset", reviews_folder]
+    done = cli(*command, "--fail-on", "faithfulnes<.5")
+    assert (done.code, done.out) == (2, "")
+    assert "got 'faithfulnes<.5'" in done.err and "path_share" in done.err
+
+
 # --- the output folder --------------------------------------------------------------------------------------------
 
 

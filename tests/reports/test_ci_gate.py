@@ -41,6 +41,8 @@ def test_the_answers_of_fail_on_are_those_of_the_verdict():
         ("accuracy<0.7", False),  # of the accuracy, not of what it is above guessing
         ("accuracy<0.81", True),
         ("path_share<.15", True),
+        ("path share < .15", True),
+        ("path share<.05 surely", False),
         # The interval of faithfulness is from .4 to .6, that of the accuracy from .7 to .87.
         ("faithfulness<.59 surely", False),
         ("faithfulness<.61 surely", True),
@@ -61,7 +63,7 @@ def test_a_score_fails_below_or_above_its_limit(text, fails):
     path_share = Finding("path_share", Answer.NO, "", 0.1, (0.05, 0.14), 40)
     reasons = gate.list_failures(make_report(ACCURACY, FAITHFULNESS, path_share), conditions)
     assert len(reasons) == fails
-    sign, limit, certainty = re.fullmatch(r"[a-z_]+ ?([<>]) ?(\S+) *(\w*)", text).groups()
+    sign, limit, certainty = re.fullmatch(r"[a-z_ ]+ ?([<>]) ?(\S+) *(\w*)", text).groups()
     relation = "below" if sign == "<" else "above"
     ending = (
         f", which is {certainty + ' ' if certainty else ''}{relation} the limit {float(limit):g}"
