@@ -304,8 +304,8 @@ def _print_audit(report: "Report", arguments: Mapping[str, Any]) -> None:
     if arguments["json"]:
         print_text(json.dumps(convert_report_to_json(report)))
     else:
-        print_text(report.to_text(verbose=arguments["verbose"]))
         folder, share = arguments["output_dir"], arguments["share"]
+        print_text(report.to_text(verbose=arguments["verbose"], output_dir=folder))
         if folder is not None and share is not None:
             folder = get_share_folder(folder, report.provenance["share"])
         print_text(format_page_line(folder))

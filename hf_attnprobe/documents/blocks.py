@@ -181,10 +181,12 @@ class NextStep:
     Attributes:
         words: the advice; if there is a command, its introduction.
         command: a command that follows the advice; empty without one.
+        resumes: whether the command continues from the saved results if it has their output folder.
     """
 
     words: InlineText
     command: str = ""
+    resumes: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
@@ -69,6 +71,29 @@ def phrase_for_python(step: NextStep) -> NextStep:
     return NextStep(words, f"!{step.command}" if step.command else "")
 
 
+RESUMING_COMMAND_INTRODUCTION = "Run this command. It continues from the saved results:"
+"""Introduction of a suggested command that contains the output folder of the previous results."""
+
+
+def add_output_folder(step: NextStep, folder: str | Path) -> NextStep:
+    """Add the output folder to a command that continues from the results in this folder.
+
+    Files contain the command without its folder, because they may be moved, and because the names of
+    local folders are private. The terminal prints the complete command.
+
+    >>> add_output_folder(NextStep("Run this:", "attnprobe audit", resumes=True), "my audit").command
+    "attnprobe audit --output-dir 'my audit'"
+
+    Args:
+        step: advice on what to do next. It is returned unchanged if its command does not resume.
+        folder: the output folder of the results.
+    """
+    if not step.resumes:
+        return step
+    command = f"{step.command} --output-dir {shlex.quote(str(folder))}"
+    return NextStep(RESUMING_COMMAND_INTRODUCTION, command, resumes=True)
+
+
 def _format_argument(match: re.Match[str]) -> str:
     """Format a flag as a Python argument, such as "test_limit=60" for "--test-limit 60"."""
     name = match[1].replace("-", "_")
@@ -88,16 +113,31 @@ class DocumentedResult:
     def __str__(self) -> str:
         return self.to_text()
 
-    def to_text(self, *, verbose: bool = False, width: int | None = None) -> str:
+    def to_text(
+        self,
+        *,
+        verbose: bool = False,
+        width: int | None = None,
+        output_dir: str | Path | None = None,
+    ) -> str:
         """Return the report as plain text for a terminal.
 
         Args:
             verbose: return the whole report instead of the short one.
             width: characters per line; by default the terminal's width, at most 100.
+            output_dir: folder that contains the results. A suggested command that continues from
+                them then contains this folder.
         """
         if width is None:
             width = min(MAX_LINE_WIDTH, get_terminal_size((MAX_LINE_WIDTH, 24)).columns)
-        return render_text(self.build_document(), verbose=verbose, width=width)
+        document = self.build_document()
+        if output_dir is not None:
+            lead = [
+                add_output_folder(block, output_dir) if isinstance(block, NextStep) else block
+                for block in document.lead
+            ]
+            document = replace(document, lead=lead)
+        return render_text(document, verbose=verbose, width=width)
 
     def to_markdown(self) -> str:
         """Return the whole report as Markdown."""

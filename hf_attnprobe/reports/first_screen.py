@@ -171,7 +171,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
     """Build the box with the advice on what to do next; None if there is nothing to advise."""
     advice = recommend_next_step(report)
     if isinstance(advice, CodeBlock):
-        return NextStep(COMMAND_INTRODUCTION, advice.text)
+        return NextStep(COMMAND_INTRODUCTION, advice.text, resumes=True)
     return NextStep(advice) if advice else recommend_fit_map(report)
 
 

@@ -234,3 +234,17 @@ def test_a_notebook_has_the_question_the_texts_and_advice_that_runs_in_it():
     assert "A text." in cell and "A number." not in cell
     assert "Add test_limit=60 to: !attnprobe audit" in cell
     assert "Next step: Add --test-limit 60 to:\n\n  attnprobe audit" in str(_Audited())
+
+
+def test_the_terminal_prints_the_output_folder_of_a_command_that_resumes(tmp_path):
+    class Resuming(DocumentedResult):
+        def build_document(self):
+            return Document("t", [NextStep("Run:", "attnprobe audit --model m", resumes=True)], [])
+
+    folder = tmp_path / "my audit"
+    command = f"attnprobe audit --model m --output-dir '{folder}'"
+    printed = Resuming().to_text(output_dir=folder, width=1000)
+    assert printed.endswith(f"It continues from the saved results:\n\n  {command}")
+    # The command without a folder starts a new audit, and other advice has no folder.
+    assert str(folder) not in Resuming().to_markdown()
+    assert _Audited().to_text(output_dir=folder) == _Audited().to_text()
