@@ -70,6 +70,7 @@ from hf_attnprobe.statistics.calibration_table import (
     load_calibration_table,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.heads import ALL_ATTENTION_SITE, LayerHead
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.summary import find_model_site
@@ -426,6 +427,9 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
     if 0 < finding.n < MIN_DISPLAYED_TEXTS:
         explanation = format_sentence(explain_open_answer(finding, words))
         reference_numbers = []
+    elif finding.n < get_min_texts(words) and finding.answer == Answer.CANNOT_SAY:
+        # The interval alone may look certain.
+        explanation += f" {format_sentence(explain_open_answer(finding, words))}"
     return AnswerBlock(
         f"{rule.name}: {rule.question}",
         str(finding.answer),

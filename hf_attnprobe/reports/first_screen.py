@@ -37,6 +37,7 @@ from hf_attnprobe.reports.verdict import (
     describe_finding,
     format_answer_reason,
     format_sentence,
+    get_min_texts,
 )
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
@@ -460,12 +461,21 @@ def _describe_path_share(path_share: Finding | None, report: AuditResult) -> str
         return format_sentence(describe_finding(path_share, report.words))
     note = f"{path_share.rule_with_thresholds.yes:.0%} or more counts"
     if path_share.answer == Answer.CANNOT_SAY:
-        note += f"; {UNCERTAIN_NOTE}"
+        note += f"; {_describe_uncertainty(path_share, report)}"
     return f"{path_share.value:.0%} of the decision passes through attention ({note})."
 
 
 UNCERTAIN_NOTE = "too uncertain to tell"
-"""Note after a number if its confidence interval contains the threshold, or if there are too few texts."""
+"""Note after a number if its confidence interval contains the threshold."""
+
+
+def _describe_uncertainty(finding: Finding, report: AuditResult) -> str:
+    """Return a note on why a number does not answer its question: too few texts, or its interval."""
+    min_texts = get_min_texts(report.words)
+    if finding.n < min_texts:
+        return f"only {finding.n} of the {min_texts} required {report.words.texts}"
+    return UNCERTAIN_NOTE
+
 
 LARGE_EFFECT_RATIO = 2.0
 """A report states two effects of shuffling attention if one is larger by this factor.
@@ -492,7 +502,7 @@ def _describe_effect(effect: Finding | None, report: AuditResult) -> str:
     if report.words.kind == "answer":
         notes.append(f"{effect.rule_with_thresholds.yes:.0%} or more counts")
     if effect.answer == Answer.CANNOT_SAY:
-        notes.append(UNCERTAIN_NOTE)
+        notes.append(_describe_uncertainty(effect, report))
     note = f" ({'; '.join(notes)})" if notes else ""
     flips = effect.yardsticks.get("flips")
     flip_clause = ""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.documents.blocks import GRADE_MARKS, ScoreTable
 from hf_attnprobe.documents.terminal_text import render_text
+from hf_attnprobe.reports.audit_document import build_question_block
 from hf_attnprobe.reports.first_screen import build_first_screen, recommend_next_step
 from hf_attnprobe.reports.report import Report
 from hf_attnprobe.reports.verdict import (
@@ -27,6 +28,7 @@ from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.questions import ANSWER_QUESTIONS, CLASSIFIER_QUESTIONS, Measurement
 from hf_attnprobe.statistics.verdicts import RULES, apply_thresholds, conclude, grade_measurement
+from hf_attnprobe.statistics.wording import CLASS_WORDING
 
 
 ON_THE_SCALE = ("faithfulness", "importance", "erasure", "removal", "mass")
@@ -182,10 +184,13 @@ def test_sentences_beside_the_scale_are_those_of_their_number(value, n):
     text = to_text_of(*all_yes(effect=effect, uniqueness=unique, path_share=path))
     assert (f"changes the output by {value:.0%}" in text) == (n >= 10)
     note = f"{RULES['path_share'].yes:.0%} or more counts"
-    note += "" if n >= 30 else "; too uncertain to tell"
+    # The interval is a single point, so only the number of texts can leave the question open.
+    note += "" if n >= 30 else f"; only {n} of the 30 required texts"
     passes = f"{value:.0%} of the decision passes through attention ({note})"
     assert (passes in text) == (n >= 10)
     assert ("cannot say whether a substantial part of the decision" in text.lower()) == (n < 10)
+    block = build_question_block(effect, CLASS_WORDING)
+    assert (f"only {n} of the 30 required texts" in str(block.sentence)) == (n < 30)
     assert ("27% of the shuffles flip" in text) == (n >= 30 and value < RULES["effect"].yes)
     far = f"{1 - value:.0%} of the maximum distance away"
     is_yes = value >= RULES["uniqueness"].yes
