@@ -25,6 +25,7 @@ from hf_attnprobe.adapters import wrap
 from hf_attnprobe.audits import example_selection, pipeline
 from hf_attnprobe.audits.split_samples import set_sharpness
 from hf_attnprobe.checkpoints import origins
+from hf_attnprobe.checkpoints.records import write_readme
 from hf_attnprobe.citations.rows import read_rows
 from hf_attnprobe.data.examples import prepare_splits
 from hf_attnprobe.inference.labels import convert_labels
@@ -35,7 +36,7 @@ from hf_attnprobe.retraining.base_model import drop_copies
 from hf_attnprobe.storage.folders import reserve_folder
 from hf_attnprobe.storage.run_log import read_run_log
 from hf_attnprobe.training import trainer
-from tests.helpers import tiny_language_models, tiny_models
+from tests.helpers import sample_cards, tiny_language_models, tiny_models
 
 
 PACKAGE = Path(hf_attnprobe.__file__).parent
@@ -237,6 +238,11 @@ def write_no_card(folder, patch):
     trainer._write_card(folder, make_bert()[0])
 
 
+def remove_audits_from_a_card(folder, patch):
+    write_readme(folder, sample_cards.card(sample_cards.finding()))
+    write_readme(folder, sample_cards.card())
+
+
 def train_without_evaluation(folder, patch):
     callback = AttentionFaithfulnessCallback(TEXTS)
     for name in ("_get_trainer", "_audit", "_check_statistics"):
@@ -277,6 +283,7 @@ FALLBACKS = {
     choose_the_best_checkpoint: r"holds several checkpoints; the best one, checkpoint-1, is used",
     resume_from_a_damaged_checkpoint: r"was damaged; the training starts from the beginning",
     write_no_card: r"no model card was written in ",
+    remove_audits_from_a_card: r"no longer contains the audit results on .* \(test\)",
     train_without_evaluation: r"attention is not audited, because this Trainer does not evaluate",
     draw_rare_characters: r"lacks some characters of these names",
 }

@@ -7,7 +7,7 @@ are combined. For all other fields, the user's value has priority.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,6 +26,7 @@ from hf_attnprobe.cards.metadata import (
     CardContent,
     Checkpoint,
     DatasetReference,
+    build_eval_results,
     build_metadata,
     clean_text,
     escape_prose,
@@ -262,6 +263,32 @@ def has_findings(existing: str | None) -> bool:
     return any(
         _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC for result in results
     )
+
+
+def list_removed_audits(existing: str | None, card: CardContent) -> list[str]:
+    """List the data sets of audits that an existing README contains, but a new card does not.
+
+    Args:
+        existing: the existing README; None if there is none.
+        card: content of the new card.
+
+    Returns:
+        Data sets with their split, such as "sst (test)", each once.
+    """
+    earlier_audits = _name_audits(_get_results(read_card(existing or "").data))
+    new_audits = _name_audits(build_eval_results(card))
+    return [name for name in earlier_audits if name not in new_audits]
+
+
+def _name_audits(results: Iterable[EvalResult]) -> list[str]:
+    """Return the data sets of generated audit results, such as "sst (test)", each once."""
+    names = [
+        result.dataset_name + (f" ({result.dataset_split})" if result.dataset_split else "")
+        for result in results
+        if _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC
+    ]
+    # The keys of a dictionary contain each data set once, in the same order.
+    return list(dict.fromkeys(names))
 
 
 def extract_user_text(card: ModelCard) -> str:

@@ -7,11 +7,12 @@ reports, so that two equal runs have equal reports.
 """
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from hf_attnprobe.cards.card import update_readme
+from hf_attnprobe.cards.card import list_removed_audits, update_readme
 from hf_attnprobe.cards.metadata import (
     EVAL_RESULTS_FOLDER,
     EVAL_RESULTS_PREFIX,
@@ -27,6 +28,8 @@ from hf_attnprobe.storage.folders import lock_folder, write_atomically
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
+logger = logging.getLogger(__name__)
 
 RECORD_FILE = "training.json"
 """Name of the training record, a file with the settings and scores of a training.
@@ -203,7 +206,17 @@ def write_readme(folder: Path, card: CardContent) -> Path:
         AttnProbeError: if the existing card cannot be read.
     """
     path = folder / README_FILE
-    write_atomically(path, update_readme(read_text_file(path), card))
+    existing = read_text_file(path)
+    new_text = update_readme(existing, card)
+    removed_audits = list_removed_audits(existing, card)
+    if removed_audits:
+        logger.warning(
+            "%s no longer contains the audit results on %s; name the output folders of all audits to "
+            "keep their results",
+            path,
+            ", ".join(removed_audits),
+        )
+    write_atomically(path, new_text)
     _write_eval_results(folder, build_eval_result_files(card))
     return path
 
