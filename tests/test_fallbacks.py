@@ -295,6 +295,10 @@ OTHER_WARNINGS = {
 """Parts of warnings that are no fallbacks: they give advice, or report a measured difference."""
 FALLBACKS_OF_OTHER_TESTS = {
     ("planted_effects.detection_limit", "%s"),
+    (
+        "reports.experiment_trackers",
+        "log_to logs no number, because no question was measured on at least %d texts",
+    ),
     ("citations.api", "the model's answer to %s is empty, so the row is left out"),
     ("inference.answers", "the logits for %s are NaN or infinite, so this prompt is left out"),
     ("audits.setup", "the logits for text %d are NaN or infinite, so this prompt is left out"),
@@ -306,7 +310,7 @@ FALLBACKS_OF_OTHER_TESTS = {
 """Fallbacks that tests of their own modules trigger.
 
 The first message names the head in which no effect can be planted, and needs a long run. The others are
-tested in tests/inference and tests/citations.
+tested in tests/reports, tests/inference and tests/citations.
 """
 
 

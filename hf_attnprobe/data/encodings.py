@@ -30,6 +30,8 @@ N_INSPECTED_BYTES = 4096
 """Number of bytes at the start of a file in which zero bytes are counted."""
 MIN_ZERO_SHARE = 0.1
 """Minimum share of zero bytes in a file that is probably UTF-16 or not a text file at all."""
+MIN_ZERO_RATIO = 10
+"""Minimum ratio of zero bytes at even and odd positions, or the reverse, in a file that is UTF-16."""
 CHUNK_SIZE = 1 << 20
 """Number of bytes that are decoded at once."""
 ENCODING_ADVICE = (
@@ -108,10 +110,11 @@ def _check_no_zero_bytes(path: Path, first_bytes: bytes) -> None:
     """Raise AttnProbeError if a file has so many zero bytes that it cannot be UTF-8 text."""
     if first_bytes.count(0) <= MIN_ZERO_SHARE * len(first_bytes):
         return
-    # Most characters of UTF-16 have a zero byte: the second one if the low byte comes first.
+    # Most characters of UTF-16 have a zero byte: the second one if the low byte comes first. A few
+    # characters, such as emoji, have it in the other position.
     n_even, n_odd = first_bytes[::2].count(0), first_bytes[1::2].count(0)
-    if min(n_even, n_odd) == 0:
-        encoding = "utf-16-le" if n_odd else "utf-16-be"
+    if MIN_ZERO_RATIO * min(n_even, n_odd) <= max(n_even, n_odd):
+        encoding = "utf-16-le" if n_odd > n_even else "utf-16-be"
         raise AttnProbeError(
             f"{path} seems to be encoded as UTF-16 without a byte order mark. Pass --encoding "
             f"{encoding}, or save the file as UTF-8."

@@ -624,8 +624,8 @@ def _make_id_error(problem: str) -> AttnProbeError:
     """Make the error for a row without a usable id."""
     return AttnProbeError(
         "column 'example_id' must contain a different whole number from 0 to 2^63 − 1 in every row, but "
-        f"{problem}. Correct the ids, or remove or rename the column, so that the rows are numbered "
-        "from 0."
+        f"{problem} (rows are counted from 0, without the header). Correct the ids, or remove or rename "
+        "the column, so that the rows are numbered from 0."
     )
 
 

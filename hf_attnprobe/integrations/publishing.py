@@ -316,12 +316,12 @@ def describe_upload(options: CardOptions, n_audits: int) -> str:
         One line, which the command line prints before the upload.
 
     >>> describe_upload(CardOptions(push_to_hub="org/m"), 1)
-    'publishing org/m (new repositories are public): model, tokenizer, code, card, evaluation results; rows and reports of 1 audit, without texts (--publish-texts adds them)'
+    'publishing (new repositories are public) as the model org/m: the files of its folder, with the card; as the data set org/m-attention-audit: rows and reports of 1 audit, without texts (--publish-texts adds them)'
     """
     visibility = "private" if options.private else "public"
     description = (
-        f"publishing {options.push_to_hub} (new repositories are {visibility}): model, tokenizer, "
-        "code, card"
+        f"publishing (new repositories are {visibility}) as the model {options.push_to_hub}: the files "
+        "of its folder, with the card"
     )
     if not n_audits:
         return description
@@ -330,8 +330,10 @@ def describe_upload(options: CardOptions, n_audits: int) -> str:
     else:
         texts = "without texts (--publish-texts adds them)"
     plural = "s" if n_audits > 1 else ""
+    rows_repository = ROWS_REPOSITORY_TEMPLATE.format(repository=options.push_to_hub)
     return (
-        f"{description}, evaluation results; rows and reports of {n_audits} audit{plural}, {texts}"
+        f"{description}; as the data set {rows_repository}: rows and reports of {n_audits} "
+        f"audit{plural}, {texts}"
     )
 
 

@@ -359,8 +359,12 @@ def _describe_calibration(report: AuditResult) -> str | None:
     is_language_model = question_set is ANSWER_SET
     if is_language_model or has_user_thresholds or not findings:
         return None
+    sentence = load_calibration_table().sentence
+    # With fewer texts than an answer requires, the scores are too uncertain for a comparison.
+    if min(finding.n for finding in findings) < question_set.min_texts:
+        return sentence
     numbers = {f.rule: f.value for f in findings if not math.isnan(f.value)}
-    return f"{load_calibration_table().sentence} {describe_nearest_kinds(numbers)}"
+    return f"{sentence} {describe_nearest_kinds(numbers)}"
 
 
 def _describe_tested_attention(report: AuditResult) -> str:

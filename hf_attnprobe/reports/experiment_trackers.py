@@ -4,6 +4,7 @@ Accelerate supports TensorBoard, Weights & Biases, trackio, MLflow and others, s
 code for single trackers.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -15,6 +16,8 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.verdicts import Finding
 
+
+logger = logging.getLogger(__name__)
 
 METRIC_PREFIX = "attention_faithfulness/"
 """Prefix of metric names in experiment trackers, as in "attention_faithfulness/effect"."""
@@ -81,6 +84,11 @@ def log_metrics(tracker: Tracker, metrics: dict[str, float], step: int | None) -
             "log_to expects an accelerate.Accelerator, one of its trackers, or a function that "
             f"logs a dict, got {tracker!r}. For a tracker by name, use "
             "Accelerator(log_with=name) and accelerator.init_trackers(project)."
+        )
+    if not metrics:
+        logger.warning(
+            "log_to logs no number, because no question was measured on at least %d texts",
+            MIN_DISPLAYED_TEXTS,
         )
     if step is None:
         log(metrics)

@@ -50,6 +50,10 @@ def test_messages_name_the_encoding_the_line_and_the_flag(tmp_path):
     for encoding in ("utf-16-le", "utf-16-be"):
         line = message(write(tmp_path / "u.csv", encoding), "test")
         assert f"without a byte order mark. Pass --encoding {encoding}" in line
+        # The bytes of an emoji are zero in the other position.
+        emoji = "text,label\n" + "good film,1\n" * 9 + "\N{GRINNING FACE},0\n"
+        (tmp_path / "u.csv").write_bytes(emoji.encode(encoding))
+        assert f"Pass --encoding {encoding}" in message(tmp_path / "u.csv", "test")
     utf8, marked = write(tmp_path / "8.csv", "utf-8"), write(tmp_path / "16.csv", "utf-16")
     assert "not encoded as ascii: line 2" in message(utf8, "test", encoding="ascii")
     assert "byte order mark of UTF-16" in message(marked, "test", encoding="latin-1")

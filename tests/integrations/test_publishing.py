@@ -168,7 +168,7 @@ def test_paths_become_names_in_what_is_published():
 def test_offline_is_one_line(cli, model, folder):
     done = cli("card", model, folder, "--push-to-hub", "acme/bilstm")
     assert (done.code, done.err.count("\n")) == (1, 2), done.err
-    assert done.err.startswith("publishing acme/bilstm (new repositories are public)")
+    assert done.err.startswith("publishing (new repositories are public) as the model acme/bilstm")
     assert "HF_HUB_OFFLINE is set" in done.err
     done = cli("card", model, "--push-to-hub", "bilstm")
     assert (done.code, done.err.count("\n")) == (1, 1) and "ORG/NAME" in done.err

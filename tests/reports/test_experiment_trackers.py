@@ -67,11 +67,12 @@ def test_the_trackers_of_an_accelerator_get_the_numbers(report):
     assert tracker.logged == [(questions(report), step) for step in (None, 7, 8, 9)]
 
 
-def test_no_number_of_few_texts_is_logged(report):
+def test_no_number_of_few_texts_is_logged(report, caplog):
     logged = []
     few = [dataclasses.replace(found, n=9) for found in report.findings]
     dataclasses.replace(report, findings=tuple(few)).log_to(logged.append)
     assert logged == [{}]
+    assert "no question was measured on at least 10 texts" in caplog.text
 
 
 def test_a_tracker_that_would_log_nothing_is_refused(report):
