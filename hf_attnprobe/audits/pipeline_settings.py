@@ -163,8 +163,10 @@ def _check_settings(pipeline: Pipeline) -> int | None:
     if truncation not in TRUNCATION_VALUES:
         refused_settings["truncation"] = truncation
     if refused_settings:
+        # An element of an enumeration is printed as the string that a user passes for it.
         described = ", ".join(
-            f"{name}={format_short(value)}" for name, value in refused_settings.items()
+            f"{name}={format_short(getattr(value, 'value', value))}"
+            for name, value in refused_settings.items()
         )
         advice = PAIR_ADVICE
         if is_generation:

@@ -183,16 +183,19 @@ def format_duration(seconds: float) -> str:
         seconds: The duration.
 
     Returns:
-        Seconds in steps of 5, or minutes from 100 seconds, or hours from 100 minutes.
+        Seconds in steps of 5, or minutes from 100 seconds, or hours from 100 minutes, or days from 48
+        hours.
 
-    >>> format_duration(9.4), format_duration(140), format_duration(8000)
-    ('about 10 s', 'about 2 min', 'about 2.2 h')
+    >>> format_duration(9.4), format_duration(140), format_duration(8000), format_duration(3.28e6)
+    ('about 10 s', 'about 2 min', 'about 2.2 h', 'about 38 days')
     """
     if seconds < 100:
         return f"about {max(round(seconds / 5) * 5, 5)} s"
     if seconds < 100 * 60:
         return f"about {round(seconds / 60)} min"
-    return f"about {seconds / 3600:.1f} h"
+    if seconds < 48 * 3600:
+        return f"about {seconds / 3600:.1f} h"
+    return f"about {seconds / (24 * 3600):.0f} days"
 
 
 @contextmanager

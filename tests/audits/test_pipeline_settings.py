@@ -99,7 +99,7 @@ REFUSED = {
     "truncation='only_first'": {"truncation": "only_first"},
     "add_special_tokens=False": {"add_special_tokens": False},
     "stride=2": {"stride": 2, "return_overflowing_tokens": True},
-    "function_to_apply=": {"function_to_apply": "sigmoid"},
+    "function_to_apply='sigmoid'": {"function_to_apply": "sigmoid"},
 }
 
 
