@@ -47,11 +47,13 @@ class Step(NamedTuple):
         test: Test name.
         cost_class: "first" for the first site of the test, "head" or "group" for later sites.
         n_tokens: Number of tokens in the batch, including padding.
+        n_texts: Number of texts in the batch.
     """
 
     test: str
     cost_class: CostClass
     n_tokens: float
+    n_texts: int
 
     @property
     def cost_key(self) -> CostKey:
@@ -76,7 +78,7 @@ def list_steps(
         n_tokens = len(texts) * max(text.n_tokens for text in texts)
         for test, sites in sites_by_test.items():
             for index, site in enumerate(sites):
-                steps.append(Step(test, get_cost_class(index, site), n_tokens))
+                steps.append(Step(test, get_cost_class(index, site), n_tokens, len(texts)))
     return steps
 
 
@@ -105,20 +107,28 @@ class CostModel:
         self.measured_bytes: dict[object, int] = {}
         self._seconds: dict[CostKey, float] = defaultdict(float)
         self._n_tokens: dict[CostKey, float] = defaultdict(float)
+        self._n_texts: dict[CostKey, int] = defaultdict(int)
 
     def add_measurement(self, step: Step, seconds: float) -> None:
         """Record the duration of a finished step."""
         self._seconds[step.cost_key] += seconds
         self._n_tokens[step.cost_key] += step.n_tokens
+        self._n_texts[step.cost_key] += step.n_texts
 
     def clear_seconds(self) -> None:
         """Discard all measured durations, for example if they include loading GPU kernels."""
         self._seconds.clear()
         self._n_tokens.clear()
+        self._n_texts.clear()
 
     def has_measured(self, test: str) -> bool:
         """Return whether the duration of a test has been measured."""
         return any(measured_test == test for measured_test, _ in self._n_tokens)
+
+    def count_measured_texts(self, test: str) -> int:
+        """Return the number of texts on which the duration of a test was measured."""
+        counts = [n_texts for (key_test, _), n_texts in self._n_texts.items() if key_test == test]
+        return max(counts, default=0)
 
     def estimate_seconds(self, steps: Iterable[Step]) -> float:
         """Estimate the total duration of some steps, in seconds."""
@@ -189,6 +199,7 @@ class AuditProgress:
         time_limit: Seconds from the start of the audit to its report; None for no limit.
         now: Function that returns the current time in seconds.
         costs: Measured costs, for estimates of the remaining time.
+        seconds_before: Seconds of the time limit that have passed before this object is created.
         bar: The progress bar.
     """
 
@@ -196,6 +207,7 @@ class AuditProgress:
     time_limit: float | None = None
     now: Callable[[], float] = time.perf_counter
     costs: CostModel = field(default_factory=CostModel)
+    seconds_before: float = 0.0
     bar: ProgressBar = field(init=False)
     _planned_tokens: dict[CostKey, float] = field(
         default_factory=partial(defaultdict, float), init=False
@@ -204,7 +216,8 @@ class AuditProgress:
 
     def __post_init__(self) -> None:
         self.bar = ProgressBar("audit", visible=self.is_displayed, clock=self.now)
-        self._start = self._step_start = self._last_update = self.now()
+        self._step_start = self._last_update = self.now()
+        self._start = self._step_start - self.seconds_before
 
     def __enter__(self) -> "AuditProgress":
         self.bar.__enter__()
@@ -226,6 +239,18 @@ class AuditProgress:
         reserve = max(REPORT_TIME_SHARE * self.time_limit, MIN_REPORT_SECONDS)
         reserve = min(reserve, self.time_limit / 2)
         return self.time_limit - reserve - self.elapsed_seconds
+
+    @staticmethod
+    def estimate_time_limit(seconds: float) -> float:
+        """Return the time limit that leaves a number of seconds for the audit's tests.
+
+        Args:
+            seconds: Seconds from the start of the audit to the end of its tests.
+
+        Returns:
+            Seconds from the start of the audit to its report.
+        """
+        return max(seconds / (1 - REPORT_TIME_SHARE), seconds + MIN_REPORT_SECONDS)
 
     def plan_steps(self, steps: Iterable[Step]) -> None:
         """Replace the planned work with new steps."""

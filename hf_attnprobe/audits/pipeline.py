@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,11 @@ If an audit is estimated to take at least this long, ``--estimate`` also explain
 
 
 def run_requested_audit(
-    request: AuditRequest, output_dir: str | Path | None, *, show_progress: bool
+    request: AuditRequest,
+    output_dir: str | Path | None,
+    *,
+    show_progress: bool,
+    start_time: float | None = None,
 ) -> Report:
     """Run an audit and return its report.
 
@@ -109,6 +114,7 @@ def run_requested_audit(
         output_dir: Output folder; None saves nothing. If the option ``share`` selects a part of the
             texts, the results are saved in a folder inside it.
         show_progress: Whether to display a progress bar.
+        start_time: Time from which a time limit counts, by ``time.perf_counter``; None for now.
 
     Returns:
         The report.
@@ -119,7 +125,9 @@ def run_requested_audit(
         share_folder = get_share_folder(output_dir, share)
         refuse_outside_link(share_folder, Path(output_dir))
         output_dir = share_folder
-    _, report = prepare_and_run(request, output_dir, show_progress=show_progress)
+    _, report = prepare_and_run(
+        request, output_dir, show_progress=show_progress, start_time=start_time
+    )
     return report
 
 
@@ -129,6 +137,7 @@ def prepare_and_run(
     *,
     reference_examples: Any = None,
     show_progress: bool,
+    start_time: float | None = None,
 ) -> tuple[PreparedAudit, Report]:
     """Prepare an audit and run it.
 
@@ -138,12 +147,16 @@ def prepare_and_run(
         reference_examples: Prompts with another model's answers, which are explained instead of
             this model's own answers; None in an ordinary audit.
         show_progress: Whether to display a progress bar.
+        start_time: Time from which a time limit counts, by ``time.perf_counter``; None for now.
 
     Returns:
         The prepared audit and its report.
     """
     is_displayed = show_progress and get_process_state().is_main_process
-    progress = AuditProgress(is_displayed, parse_time_limit(request.options))
+    seconds_before = 0.0 if start_time is None else time.perf_counter() - start_time
+    progress = AuditProgress(
+        is_displayed, parse_time_limit(request.options), seconds_before=seconds_before
+    )
 
     def run(leaves_out_undefined: bool) -> tuple[PreparedAudit, Report]:
         audit = prepare_audit(
@@ -216,7 +229,7 @@ def run_prepared_audit(
         )
         if state.is_main_process:
             run_log.start()
-        stopping_record = run_tests(runner, selection, options, time_limit)
+        stopping_record = run_tests(runner, selection, options)
         runner.verify_saved_rows(N_TEXTS_CHECKED_AT_END, BATCH_DEPENDENCE_CAUSE)
         if stopping_record:
             stopping_record["seconds"] = round(run_log.seconds, 1)
@@ -772,7 +785,8 @@ def _estimate_prepared_audit(
             for index, site in enumerate(sites):
                 n_pending = audit.n_texts - len(finished.get((test, site.layer, site.head), ()))
                 n_runs += n_pending
-                step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
+                cost_class = get_cost_class(index, site)
+                step = Step(test, cost_class, n_pending * mean_tokens, n_pending)
                 seconds[test] += progress.costs.estimate_seconds([step])
         return AuditEstimate(
             audit.n_texts,

@@ -67,6 +67,9 @@ ONLY_HEADS_REASON = (
 )
 """Reason for the answer "cannot say" if no test concerned the attention as a whole."""
 
+STOPPED_REASON = "The time limit ended the audit before the tests of all attention together had run on enough texts."
+"""Reason for the answer "cannot say" if the time was too short for any number about all attention."""
+
 OTHER_TESTS_REASON = "The tests that ran do not answer this question. It needs the tests {tests}."
 """Reason for the answer "cannot say" if none of the required tests ran."""
 
@@ -223,7 +226,10 @@ def explain_verdict(report: AuditResult) -> str:
             conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0
         ):
             if report.evidence is None and len(report.rows):
-                return ONLY_HEADS_REASON
+                # The provenance describes all attention together if it was to be tested.
+                is_requested = "attention" in report.provenance
+                has_stopped = has_stopped_early(report.provenance.get("stopping"))
+                return STOPPED_REASON if is_requested and has_stopped else ONLY_HEADS_REASON
             tests = join_words(conclusion.question_set.required_tests)
             return OTHER_TESTS_REASON.format(tests=tests)
     return format_answer_reason(report.findings, report.words)

@@ -392,12 +392,16 @@ def _recommend_more_time(
         if not tests_by_lack and not changes:
             return f"Even all {n_texts:,} {report.words.texts} of this audit may leave the answer open."
     n_reached = min(tests_by_lack.values(), default=conclusion.n)
-    factor = FIRST_TIME_FACTOR
-    if n_reached and n_goal is not None:
+    previous_limit = max(stopping["seconds"], stopping.get("time_limit", 0))
+    factor: float = FIRST_TIME_FACTOR
+    if tests_by_lack and n_goal is not None and "seconds_for_answer" in stopping:
+        # The durations of all required tests were measured.
+        needed_limit = stopping["seconds_for_answer"] * n_goal / min_texts
+        factor = max(MIN_TIME_FACTOR, needed_limit / previous_limit)
+    elif n_reached and n_goal is not None:
         factor = max(MIN_TIME_FACTOR, math.ceil(n_goal / n_reached))
     time: str | None = None
     if factor < stopping["runs_of_full_audit"] / max(stopping["runs_done"], 1):
-        previous_limit = max(stopping["seconds"], stopping.get("time_limit", 0))
         time = _format_time_limit(factor * previous_limit)
     return build_command(report, **{**changes, "time": time})
 
