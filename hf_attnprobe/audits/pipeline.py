@@ -42,6 +42,7 @@ from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import TestSelection, public_function
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
@@ -685,9 +686,9 @@ class AuditEstimate:
         width = max(map(len, self.seconds))
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
-            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts "
-            f"in {self.dtype}: {self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
-            "text)",
+            f"{format_duration(self.total)} for {format_count(len(self.seconds), 'test')} on "
+            f"{format_count(self.n_texts, 'text')} in {self.dtype}: "
+            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads on one text)",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:

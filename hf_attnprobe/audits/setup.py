@@ -55,6 +55,7 @@ from hf_attnprobe.audits.user_scores import (
 )
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
@@ -609,13 +610,9 @@ def _select_share(
         return examples
     share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
     if not len(share_examples):
-        count = (
-            "there is only 1 text"
-            if len(examples) == 1
-            else f"there are only {len(examples)} texts"
-        )
         raise AttnProbeError(
-            f"share {share[0]}/{share[1]} is empty, because {count}. Use fewer shares."
+            f"share {share[0]}/{share[1]} is empty, because the data set has only "
+            f"{format_count(len(examples), 'text')}. Use fewer shares."
         )
     return share_examples
 

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.audits.identity import hash_json
 from hf_attnprobe.audits.text_scores import strip_span
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import parse_plain
 from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
@@ -107,8 +108,8 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
     all_scores = list_score_entries(scores)
     if len(all_scores) != len(ids):
         raise AttnProbeError(
-            f"expected scores for {len(ids)} texts, got {len(all_scores)} entries. Pass one entry per "
-            "text, or a mapping from text ids to scores."
+            f"expected scores for {format_count(len(ids), 'text')}, but got scores for "
+            f"{len(all_scores)}. Pass one entry per text, or a mapping from text ids to scores."
         )
     return {
         example_id: parse_scores(text_scores, example_id)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.plots.chart import Chart, Reference, Series
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.evidence import Evidence
@@ -450,7 +451,9 @@ def _describe_taus(
         tau = group.evidence.estimate_mean(column)
         significant = group.evidence.estimate_mean(f"attention_{measure}_significant")
         significance = f", {significant.value:.0%} of them significant" if significant.n else ""
-        clauses.append(f"{format_estimate(tau)} for {group.name} ({tau.n} texts{significance})")
+        clauses.append(
+            f"{format_estimate(tau)} for {group.name} ({format_count(tau.n or 0, 'text')}{significance})"
+        )
     n_undefined = len(evidence.values) - len(evidence.values.get_defined_values(column))
     undefined: tuple[str, ...] = ()
     if n_undefined:
@@ -773,7 +776,7 @@ def _describe_distances(
         clauses.append(f"{bound}{median:.2f} if the output may change by {epsilon}")
     n_texts = len(evidence.values.get_defined_values(f"epsilon_max_jsd@{epsilons[0]}"))
     sentence = (
-        f"Median distance (JSD) over {n_texts} texts: {', '.join(clauses)} "
+        f"Median distance (JSD) over {format_count(n_texts, 'text')}: {', '.join(clauses)} "
         f"({evidence.words.distance})"
     )
     if "largest_jsd" in evidence:
@@ -898,14 +901,15 @@ def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tupl
     sentences = [
         "Without the largest weight, the output changes by a median of "
         f"{np.median(delta_js):.3f} nats more than without another weight drawn at random "
-        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In "
+        f"({format_count(len(delta_js), 'text')}; 0 is no difference, ln 2 = .69 the maximum). In "
         f"{negative_share:.0%} of these texts, the other weight changes the output more."
     ]
     selected_delta_js = delta_js[delta_attention >= 0.5]
     if len(selected_delta_js):
         sentences.append(
             "If the largest weight is larger by at least .5 "
-            f"({len(selected_delta_js)} texts), the median is {np.median(selected_delta_js):.3f}."
+            f"({format_count(len(selected_delta_js), 'text')}), the median is "
+            f"{np.median(selected_delta_js):.3f}."
         )
     return tuple(sentences)
 
@@ -1186,4 +1190,4 @@ def _describe_ranking(
             f"; random has {format_estimate(random_mean)}, a difference of "
             f"{format_estimate(difference)}"
         )
-    return f"{sentence} ({mean.n} texts).", spec.explanation
+    return f"{sentence} ({format_count(mean.n or 0, 'text')}).", spec.explanation
