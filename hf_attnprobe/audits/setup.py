@@ -797,12 +797,13 @@ def _build_extra_provenance(
 ) -> dict[str, Any]:
     """Build the entries of the report's provenance that are not part of the audit's identity.
 
-    These are counts of skipped and cut texts, the standard temperature, the origin of the model, the
+    These are counts of available, skipped and cut texts, the standard temperature, the origin of the model, the
     requested settings, the architecture and the share.
     """
     audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
     adapter = audited_model.adapter
     provenance: dict[str, Any] = {
+        "n_available": len(loaded.examples),
         "skipped_empty": tokenized.n_empty,
         **_count_truncated(tokenized),
         "sharpness": adapter.sharpness,
