@@ -344,9 +344,6 @@ PATH_SHARE_MAP_KEY = f"heads_{PATH_SHARE_STATISTIC}"
 EFFECT_MAP_KEY = f"heads_{EFFECT_STATISTIC}"
 """Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
 
-EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the heat map of the effects of single heads."""
-
 
 class HeadMapSpec(NamedTuple):
     """Description of one heat map of heads.
@@ -384,7 +381,7 @@ HEAD_MAP_SPECS = (
     HeadMapSpec(
         rule="effect",
         key=EFFECT_MAP_KEY,
-        title=EFFECT_TITLE,
+        title="Effect of shuffling one head's attention",
         aside="Single heads may have little effect because other heads compensate for them.",
     ),
 )
