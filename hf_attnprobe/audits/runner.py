@@ -427,7 +427,7 @@ class AuditRunner:
         planner = replace(self, texts=texts)
         # The second argument states that no text is finished, so that all texts are planned.
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
-            self.progress.start_report("accuracy as heads are removed together")
+            self.progress.start_report("ablating heads in pairs")
             # A language model reads one prompt at a time; its tests alone combine several prompts.
             for part in split_for_model(self.adapter, batch_texts):
                 yield collate(self.adapter, part, self.pad_token_id)

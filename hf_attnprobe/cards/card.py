@@ -36,6 +36,7 @@ from hf_attnprobe.cards.metadata import (
     strip_record_folders,
 )
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.documents.blocks import (
     Block,
@@ -396,7 +397,7 @@ def _choose_display_advice(card: CardContent) -> str | None:
 
 @cache
 def load_card_templates() -> Environment:
-    """Load the templates of model cards, with filters that clean and escape names."""
+    """Load the templates of model cards, with filters that format counts and clean names."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,
@@ -404,6 +405,7 @@ def load_card_templates() -> Environment:
         "clean": clean_text,
         "format_versions": format_versions,
         "thousands": lambda number: f"{number:,}",
+        "count": format_count,
     }
     return load_templates("cards", filters)
 
@@ -565,7 +567,7 @@ def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
     if audit.command:
         yield ("Command: ", Code(audit.command))
     else:
-        yield "The data set was an object in Python, so no command can repeat this audit"
+        yield "The model or the data set was an object in Python, so no command can repeat this audit"
     if audit.rows_url:
         yield (
             "Values of all texts: ",

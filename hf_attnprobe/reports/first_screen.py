@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import (
@@ -179,7 +180,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
 
 
 def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
-    """Describe how many texts were left out because they are blank, and how much of others was cut.
+    """Describe how many texts are blank and left out, and which part of long texts was cut off.
 
     Args:
         provenance: The report's record of its model, data and options.
@@ -250,7 +251,7 @@ number of prompts for which this is the right unit, as in "the longest sentence 
 
 
 def describe_source_hits(report: AuditResult) -> str | None:
-    """Describe how often attention is highest on the unit that the answer depends on.
+    """Describe in how many prompts attention is highest on the unit that the answer depends on.
 
     The count is compared with three baselines: guessing, the longest unit, and the most successful
     baseline in ``UNIT_BASELINES``.
@@ -286,8 +287,7 @@ def describe_missing_sources(report: AuditResult) -> str:
         report: the audit's result.
 
     Returns:
-        Sentences; empty for other models than language models, or if every answer has a source and
-        rounding is negligible.
+        Sentences; empty for classifiers, or if every answer has a source and rounding is negligible.
     """
     evidence = report.evidence
     if evidence is None or "unit_loss@0" not in evidence.texts:
@@ -588,7 +588,7 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
         f"texts.{_describe_head_progress(stopping.get('heads'))}",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
-        "Not run within the time limit: accuracy after removing heads together, all but three example "
+        "Left out because of the time limit: the ablation of heads in pairs, and all but three example "
         "texts.",
     ]
 
@@ -603,8 +603,8 @@ def _describe_head_progress(heads: Mapping[str, int] | None) -> str:
         return ""
     return (
         f" The effect of {heads['n_screened']} of {heads['n_heads']} heads was estimated to first "
-        f"order. {heads['n_tested']} heads, those with the largest estimates first, were tested one by "
-        f"one on at least {MIN_TEXTS} texts."
+        f"order. In the order of these estimates, {format_count(heads['n_tested'], 'head')} could be "
+        f"tested one by one on at least {MIN_TEXTS} texts."
     )
 
 
