@@ -163,7 +163,7 @@ def _check_settings(pipeline: Pipeline) -> int | None:
     if truncation not in TRUNCATION_VALUES:
         refused_settings["truncation"] = truncation
     if refused_settings:
-        described = ", ".join(
+        settings_text = ", ".join(
             f"{name}={format_short(value)}" for name, value in refused_settings.items()
         )
         advice = PAIR_ADVICE
@@ -173,7 +173,7 @@ def _check_settings(pipeline: Pipeline) -> int | None:
                 f"Answers(…, max_new_tokens=…). {PAIR_ADVICE}"
             )
         raise AttnProbeError(
-            f"an audit cannot use these settings of the {task} pipeline: {described}. {advice}"
+            f"an audit cannot use these settings of the {task} pipeline: {settings_text}. {advice}"
         )
     cuts_texts = truncation not in (False, "do_not_truncate")
     return max_length if cuts_texts and isinstance(max_length, int) else None

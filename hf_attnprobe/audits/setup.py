@@ -257,7 +257,7 @@ class PreparedAudit:
             self.selection.tests,
             self.selection.sites,
             tokenizer=self.audited_model.tokenizer,
-            rationales=self.selection.has_rationales,
+            has_rationales=self.selection.has_rationales,
             target=self.options.target,
         )
 
@@ -726,8 +726,8 @@ def _warn_about_texts(tokenized: TokenizedSplit) -> None:
         logger.warning("%s", sentence)
     if tokenized.n_half_empty:
         logger.warning(
-            "%d pairs have one blank text; the model reads it as an empty text",
-            tokenized.n_half_empty,
+            "%s with one blank text: the model reads it as an empty text",
+            format_count(tokenized.n_half_empty, "pair"),
         )
 
 
@@ -741,7 +741,7 @@ def _leave_out_undefined_prompts(
         examples: Rows from :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
 
     Returns:
-        The remaining rows. A warning names each of the others.
+        The remaining rows. A warning names each row that is left out.
 
     Raises:
         AttnProbeError: If no prompt remains.
@@ -797,8 +797,8 @@ def _build_extra_provenance(
 ) -> dict[str, Any]:
     """Build the entries of the report's provenance that are not part of the audit's identity.
 
-    These are counts of available, skipped and cut texts, the standard temperature, the origin of the model, the
-    requested settings, the architecture and the share.
+    These are counts of available, skipped and cut texts, the standard temperature, the origin of the
+    model, the requested settings, the architecture and the share.
     """
     audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
     adapter = audited_model.adapter

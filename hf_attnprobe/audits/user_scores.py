@@ -354,11 +354,11 @@ def attach_scores(
         AttnProbeError: If a text has no scores, if a score is not finite, or if scores do not fit
             the units.
     """
-    missing = [text.example_id for text in texts if text.example_id not in scores_by_id]
-    if missing:
+    missing_ids = [text.example_id for text in texts if text.example_id not in scores_by_id]
+    if missing_ids:
         raise AttnProbeError(
-            f"{len(missing)} of {len(texts)} texts have no scores, such as text {missing[0]}. Provide "
-            "scores for all texts, or audit fewer texts with --test-limit."
+            f"{len(missing_ids)} of {format_count(len(texts), 'text')} have no scores, such as text "
+            f"{missing_ids[0]}. Provide scores for all texts, or audit fewer texts with --test-limit."
         )
     texts_with_scores = []
     for text in texts:
@@ -398,7 +398,7 @@ def _select_instance_scores(text: Text, scores: UserScores) -> Sequence[float]:
     if len(scores.values) != text.n_tokens:
         raise _make_score_error(
             text.example_id,
-            f"expected one score for each of the {text.n_tokens} instances, got {len(scores.values)}",
+            f"expected one score per instance, {text.n_tokens} in total, got {len(scores.values)}",
         )
     return scores.values
 

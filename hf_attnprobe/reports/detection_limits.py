@@ -115,7 +115,7 @@ def describe_detection_limits(
             notes.append(
                 f"Detection limit: effects of known size were planted in head {head} of a copy of this "
                 f"model. An audit of {format_count(n, 'text')} finds in 95% of draws that {result} "
-                f"if the head changes {limit} of the probability or more. It may miss smaller effects."
+                f"if the head changes {limit} of the probability or more. The audit may miss smaller effects."
             )
     return notes
 

@@ -399,7 +399,7 @@ def _recommend_more_time(
         changes: other settings that the command changes.
 
     Returns:
-        The command, or advice; None if more texts would not settle the answer.
+        The command, or advice in words; None if more texts would not settle the answer.
     """
     stopping = report.provenance["stopping"]
     n_texts, min_texts = stopping["n_texts"], conclusion.question_set.min_texts

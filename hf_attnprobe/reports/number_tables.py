@@ -45,7 +45,7 @@ COMPARISON_NOTE = (
     "Each line compares two rankings on the same texts. A sign-flip permutation test compares means, "
     "McNemar's exact test compares flips, and an exact sign test compares which ranking needs fewer "
     "removals. All p-values are two-sided. The last column is Holm-corrected for the {n} comparisons "
-    "of this test. Intervals are over texts. Texts without a value for one of the rankings are "
+    "of this test. The intervals cover the choice of texts. Texts without a value for one of the rankings are "
     "dropped; the column “dropped” counts them."
 )
 """Explanation below a table that compares rankings. ``{n}`` is the number of comparisons."""

@@ -122,9 +122,9 @@ def compute_findings_from_evidence(
         unsupported_tests: names of tests that the model cannot run. A verdict does not require them.
 
     Returns:
-        The findings: first about the predictions themselves, then about attention. Those about fewer
-        than ten texts have no number. The share of a language model's own answers is an exception,
-        because it only counts the audited prompts.
+        The findings: first about the predictions themselves, then about attention. A finding about
+        fewer than ten texts has no number. The proportion of answers that a language model generates
+        itself is an exception, because it only counts the audited prompts.
     """
     question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
     if question_set is ANSWER_SET:
@@ -412,7 +412,7 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
     rule, top_probability = RULES["accuracy"], quality.top_probability
     certainty = f"Its mean {words.top_probability_name} is {top_probability.interval_text}"
     explanation = (
-        "The closer this is to 1, the less a small change in the model affects its output."
+        "The closer this number is to 1, the less a small change in the model affects its output."
     )
     if quality.accuracy is None:
         return make_open_accuracy_finding(details=f"{certainty}. {explanation}")
@@ -752,7 +752,7 @@ def explain_open_answer(
         finding.estimate, finding.estimate, finding.rule_with_thresholds, min_texts
     )
     if len(possible_answers) < 2:
-        return "the known bounds leave it open"
+        return "the known bounds do not settle this question"
     alternatives = f"either {join_answers(possible_answers)}"
     if len(possible_answers) > 2:
         alternatives = "anything from no to yes"
@@ -760,7 +760,8 @@ def explain_open_answer(
         return f"{alternatives}, because {_explain_range(finding, n_suggested, texts)}"
     if n_suggested is None:
         return f"{alternatives}: too close to a threshold for more {texts} to decide"
-    return f"{alternatives}: about {n_suggested - finding.n:,} more {texts} should settle it"
+    count = format_count(n_suggested - finding.n, f"more {texts.removesuffix('s')}")
+    return f"{alternatives}: about {count} should settle it"
 
 
 def _explain_range(finding: Finding, n_suggested: int | None, texts: str) -> str:

@@ -38,8 +38,8 @@ from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 
 INTERVAL_NOTE = (
-    "Intervals are over the texts, for one training each. Another seed may change a number by more "
-    "than its interval."
+    "Confidence intervals cover the choice of texts, but not the training, which ran once for each seed. "
+    "Another seed may change a number by more than the width of its interval."
 )
 """Note about the confidence intervals in a study's report."""
 
@@ -269,7 +269,7 @@ def build_study_document(report: StudyReport) -> Document:
     provenance_blocks: list[Block] = [
         Table(["data set", *SPLIT_NAMES], sizes, caption="Texts of each data set"),
         Collapsible(
-            f"{len(steps)} steps and trained models",
+            f"All steps and trained models: {len(steps)}",
             [Table(["step or model", "seed", "epochs"], steps)],
         ),
         f"To repeat the study, run attnprobe study{quick_flag} with the same file and options.",

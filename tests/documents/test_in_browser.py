@@ -185,7 +185,7 @@ def test_on_a_phone_every_row_is_name_and_number_then_bar_then_meaning(
     rows = opened.page.locator("tr:has(td.on-scale)").all()
     assert len(rows) == 5
     for row in rows:
-        name, number = box(row.locator("th")), box(row.locator("td.own"))
+        name, number = box(row.locator("th")), box(row.locator("td.value"))
         scale, meaning = box(row.locator(".rail")), box(row.locator("td.t"))
         assert abs(name["bottom"] - number["bottom"]) < 4 and name["right"] <= number["x"]
         assert scale["y"] >= name["bottom"] and meaning["y"] >= scale["bottom"]

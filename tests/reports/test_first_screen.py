@@ -518,4 +518,4 @@ def test_bounds_that_leave_it_open_are_said_to():
     low = Estimate(0.3, (0.2, 0.4), 100)
     one = found("uniqueness", 0.9, (0.85, 0.95), lower_estimate=low, is_upper_bound=True)
     assert one.answer == Answer.CANNOT_SAY
-    assert describe_finding(one).endswith(": the known bounds leave it open")
+    assert describe_finding(one).endswith(": the known bounds do not settle this question")
