@@ -47,13 +47,11 @@ class Step(NamedTuple):
         test: Test name.
         cost_class: "first" for the first site of the test, "head" or "group" for later sites.
         n_tokens: Number of tokens in the batch, including padding.
-        n_texts: Number of texts in the batch.
     """
 
     test: str
     cost_class: CostClass
     n_tokens: float
-    n_texts: int
 
     @property
     def cost_key(self) -> CostKey:
@@ -78,7 +76,7 @@ def list_steps(
         n_tokens = len(texts) * max(text.n_tokens for text in texts)
         for test, sites in sites_by_test.items():
             for index, site in enumerate(sites):
-                steps.append(Step(test, get_cost_class(index, site), n_tokens, len(texts)))
+                steps.append(Step(test, get_cost_class(index, site), n_tokens))
     return steps
 
 
@@ -107,28 +105,27 @@ class CostModel:
         self.measured_bytes: dict[object, int] = {}
         self._seconds: dict[CostKey, float] = defaultdict(float)
         self._n_tokens: dict[CostKey, float] = defaultdict(float)
-        self._n_texts: dict[CostKey, int] = defaultdict(int)
 
     def add_measurement(self, step: Step, seconds: float) -> None:
         """Record the duration of a finished step."""
         self._seconds[step.cost_key] += seconds
         self._n_tokens[step.cost_key] += step.n_tokens
-        self._n_texts[step.cost_key] += step.n_texts
 
     def clear_seconds(self) -> None:
         """Discard all measured durations, for example if they include loading GPU kernels."""
         self._seconds.clear()
         self._n_tokens.clear()
-        self._n_texts.clear()
 
     def has_measured(self, test: str) -> bool:
         """Return whether the duration of a test has been measured."""
         return any(measured_test == test for measured_test, _ in self._n_tokens)
 
-    def count_measured_texts(self, test: str) -> int:
-        """Return the number of texts on which the duration of a test was measured."""
-        counts = [n_texts for (key_test, _), n_texts in self._n_texts.items() if key_test == test]
-        return max(counts, default=0)
+    def count_measured_tokens(self, test: str) -> float:
+        """Return the number of tokens on which the duration of a test was measured.
+
+        Each batch of texts counts once, even if the test ran at several sites.
+        """
+        return self._n_tokens.get((test, "first"), 0.0)
 
     def estimate_seconds(self, steps: Iterable[Step]) -> float:
         """Estimate the total duration of some steps, in seconds."""

@@ -786,8 +786,7 @@ def _estimate_prepared_audit(
             for index, site in enumerate(sites):
                 n_pending = audit.n_texts - len(finished.get((test, site.layer, site.head), ()))
                 n_runs += n_pending
-                cost_class = get_cost_class(index, site)
-                step = Step(test, cost_class, n_pending * mean_tokens, n_pending)
+                step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
                 seconds[test] += progress.costs.estimate_seconds([step])
         return AuditEstimate(
             audit.n_texts,

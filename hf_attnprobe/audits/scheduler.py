@@ -71,10 +71,10 @@ In each turn, a test covers at most this many heads.
 TIME_SAFETY_FACTOR = 1.3
 """Safety factor for estimated durations. An estimate of 10 seconds counts as 13 seconds."""
 PORTION_GROWTH_FACTOR = 4
-"""A test runs on at most this many times as many texts at once as its duration was measured on.
+"""Maximum length of a portion of texts, as a multiple of the length that a test has already run on.
 
-The clock is read only between two portions of texts. A duration that was measured on one text is
-imprecise, so a large portion could end long after the time limit.
+The clock is read only between two portions. A duration that was measured on one short text is
+imprecise for long texts, so a large portion could end long after the time limit.
 """
 LATE_TESTS = {"erasure"}
 """Names of the tests of the verdict that run after the screen of all heads, because they take long."""
@@ -303,12 +303,13 @@ def _run_in_portions(
         n_affordable = sum(
             available_seconds > 0 and seconds <= available_seconds for seconds in cumulative_seconds
         )
-        n_measured = min(map(costs.count_measured_texts, sites_by_test))
-        n_affordable, n_measured = completed.synchronise((n_affordable, n_measured))
+        max_tokens = PORTION_GROWTH_FACTOR * min(map(costs.count_measured_tokens, sites_by_test))
+        cumulative_tokens = accumulate(text.n_tokens for text in candidates)
+        n_predictable = max(sum(n_tokens <= max_tokens for n_tokens in cumulative_tokens), 1)
+        n_affordable, n_predictable = completed.synchronise((n_affordable, n_predictable))
         if n_affordable < min_portion:
             return
-        max_portion = max(PORTION_GROWTH_FACTOR * n_measured, 1)
-        portion = pending_texts[: min(n_affordable, batch_size, max_portion)]
+        portion = pending_texts[: min(n_affordable, n_predictable, batch_size)]
         completed.run(portion, sites_by_test)
         pending_texts = pending_texts[len(portion) :]
 
