@@ -62,7 +62,7 @@ If none of these tests ran, the report does not display leave-one-out for its ex
 that would take additional time.
 """
 N_COMPARED_DECIMALS = 6
-"""Values are rounded to this number of decimals before they are compared.
+"""Number of decimals to which values are rounded before they are compared.
 
 Smaller differences can be rounding errors, which must not decide which text is displayed.
 """

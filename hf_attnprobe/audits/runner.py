@@ -80,7 +80,7 @@ A warm-up round runs the tests on a few texts to measure their durations. After 
 another round with more texts follows.
 """
 WARM_UP_GROWTH_FACTOR = 4
-"""Every warm-up round has this many times more texts than the previous round."""
+"""Factor by which the number of texts grows from one warm-up round to the next."""
 MEMORY_SAFETY_FACTOR = 1.25
 """Safety factor for the measured memory.
 

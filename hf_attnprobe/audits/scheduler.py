@@ -57,7 +57,7 @@ It is doubled in every later round. It is also the smallest number of texts with
 answers its questions.
 """
 PREDICTION_TEXTS_FACTOR = 4
-"""A time-limited audit predicts this many times as many texts as its tests use.
+"""Number of texts that a time-limited audit predicts, as a multiple of the texts that its tests use.
 
 For example, if the tests run on 30 texts, the model predicts 120 texts. The additional predictions
 are cheap, and make the accuracy more precise.

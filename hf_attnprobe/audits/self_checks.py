@@ -65,7 +65,7 @@ Differences are measured in probabilities, and in the output change from uniform
 N_PREFLIGHT_TEXTS = 4
 """Number of texts on which the model is checked before the audit starts: the longest ones."""
 TESTED_PADDINGS = (1, 4, 16)
-"""Numbers of padding tokens that are added to a text, and must not change its prediction."""
+"""Numbers of padding tokens that are added to a text. They must not change its prediction."""
 
 
 def draw_texts_to_check(

@@ -36,10 +36,10 @@ MAX_LINE_WIDTH = 100
 """Maximum length, in characters, of a line in a terminal report. Only tables can be wider."""
 
 RESERVED_COLUMN_GROWTH = 8
-"""When a table column is widened, each later column can still grow by this many characters."""
+"""Number of characters by which each later column can still grow after a table column is widened."""
 
 MAX_UNBROKEN_WORD_LENGTH = 30
-"""Words in a table are not split over two lines if they have at most this many characters."""
+"""Length, in characters, up to which a word in a table is not split over two lines."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:

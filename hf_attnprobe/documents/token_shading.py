@@ -85,7 +85,7 @@ MAP_LENGTH = 60
 """Number of tokens that a map of patches or instances counts for :data:`MAX_PAGE_TOKENS`."""
 
 MAX_MENTIONED_SHARE = 0.99
-"""A report mentions the share of attention on the displayed tokens if it is below this limit."""
+"""Share of attention on the displayed tokens below which a report mentions this share."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"

@@ -43,7 +43,7 @@ REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
 """Reasons for displaying example texts, in the order in which a page displays the texts."""
 
 NEGLIGIBLE_SCORE = 1e-6
-"""Scores with a smaller absolute value count as 0, because they may be rounding errors."""
+"""Absolute value below which a score counts as 0, because it may be a rounding error."""
 
 
 @dataclass(frozen=True)

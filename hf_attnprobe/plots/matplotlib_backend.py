@@ -155,7 +155,7 @@ VECTOR_FILE_STYLE: dict[Any, Any] = {
 MAX_X_LABEL_WIDTH = 44
 """Maximum number of characters in a line of a chart title or x-axis label.
 
-Longer ones are wrapped.
+Longer titles and labels are wrapped.
 """
 
 MAX_Y_LABEL_WIDTH = 30
@@ -174,10 +174,10 @@ LIGHT_TEXT_COLOUR = "#fefefe"
 """Colour of the numbers in a heat map's dark cells, on light and dark pages."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""A heat map fits one text column of a paper if layers have at most this many heads."""
+"""Largest number of heads per layer with which a heat map fits one text column of a paper."""
 
 MAX_NUMBERED_HEADS = 24
-"""A heat map prints numbers in its cells if layers have at most this many heads."""
+"""Largest number of heads per layer with which a heat map prints numbers in its cells."""
 
 CATEGORY_ROW_FILL = 0.8
 """Proportion of a category's row height over which its values are spread.
@@ -195,7 +195,7 @@ SMALL_MARKER_SIZE = 2.5
 """Diameter, in points (1/72 inch), of the markers in a series with many data points."""
 
 MAX_LARGE_MARKERS = 50
-"""A series with at most this many data points gets large markers.
+"""Largest number of data points with which a series gets large markers.
 
 A longer series gets small, pale markers.
 """
@@ -795,7 +795,10 @@ MAP_BACKGROUND_OPACITY = 0.55
 """Opacity of the greyscale image below a map of its patches."""
 
 MAX_VECTOR_INSTANCES = 1000
-"""A map with more instances is drawn as a bitmap, which keeps its file small."""
+"""Largest number of instances in a map that is drawn with vector graphics.
+
+A map with more instances is drawn as a bitmap, which keeps its file small.
+"""
 
 INSTANCE_COLOUR = (0.47, 0.47, 0.47, 0.35)
 """Colour of the outline of an instance, as red, green, blue and opacity."""
@@ -978,10 +981,7 @@ def _wrap(text: str, width: int = MAX_LEGEND_WIDTH) -> str:
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""Name of the Markdown file with the captions of saved figures.
-
-It is in the folder of the figures.
-"""
+"""Name of the Markdown file with the captions of saved figures, in the folder of the figures."""
 
 
 def save_charts(

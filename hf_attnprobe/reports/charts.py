@@ -676,7 +676,7 @@ At each position, the chart shows how many texts have at least this distance.
 """
 
 DISTANCE_TOLERANCE = 1e-9
-"""Attention distances are treated as equal if they differ by at most this many nats.
+"""Largest difference, in nats, between two attention distances that count as equal.
 
 Such a difference may be a rounding error.
 """

@@ -474,10 +474,10 @@ UNCERTAIN_NOTE = "too uncertain to tell"
 """Note after a number if its confidence interval contains the threshold, or if there are too few texts."""
 
 LARGE_EFFECT_RATIO = 2.0
-"""A report states two effects of shuffling attention if one is larger by this factor.
+"""Ratio of two effects of shuffling attention above which a report states both.
 
-One effect is measured on the model itself. The other is measured at the standard temperature, at
-which the model would be 95% sure of its predictions.
+One effect is measured on the model itself. The other effect is measured at the standard temperature,
+at which the model would be 95% sure of its predictions.
 """
 
 

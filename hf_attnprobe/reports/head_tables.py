@@ -137,7 +137,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
 MAX_NAMED_HEADS = 5
 """Maximum number of faithful heads that a sentence in a report names.
 
-The sentence only counts the others.
+The sentence counts the remaining faithful heads.
 """
 
 

@@ -36,7 +36,7 @@ from hf_attnprobe.statistics.summary import (
 # --- comparisons of rankings ----------------------------------------------------------------------
 
 SIGNIFICANCE_LEVEL = 0.05
-"""A report calls a difference between rankings clear if its p-value is at most this level.
+"""Largest p-value at which a report calls a difference between rankings clear.
 
 The p-value is Holm-corrected.
 """

@@ -348,8 +348,10 @@ def _check_audit_tests(tests: Any) -> None:
 
 
 FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
-"""Option fields that a training step does not accept. Access tokens (``token``) must not be written
-to the study's files."""
+"""Option fields that a training step does not accept.
+
+Access tokens (``token``) must not be written to the study's files.
+"""
 VERBS = {
     "train": Verb(
         TrainingOptions,
