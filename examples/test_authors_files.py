@@ -417,7 +417,7 @@ def _labels(dataset, split):
     try:
         return load_examples(dataset, split)["label"][:]
     except AttnProbeError as error:
-        assert "were removed by the filters" in str(error)
+        assert "passes the filters" in str(error)
         return []
 
 

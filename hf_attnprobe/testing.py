@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hf_attnprobe.adapters.transformer.replay import put_weight_on_least_attended
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
@@ -152,7 +153,7 @@ def _check_shapes(observation: Observation) -> None:
         n_layers = len(observation.attention)
         _expect(
             site.layer < n_layers,
-            f"sites() contains layer {site.layer}, but there are {n_layers} layers",
+            f"sites() contains layer {site.layer}, but the model has {format_count(n_layers, 'layer')}",
         )
         attention = observation.attention[site.layer]
         _expect(
@@ -162,7 +163,8 @@ def _check_shapes(observation: Observation) -> None:
         n_heads = attention.shape[1]
         _expect(
             site.head < n_heads,
-            f"sites() contains head {site.head}, but layer {site.layer} has {n_heads} heads",
+            f"sites() contains head {site.head}, but layer {site.layer} has "
+            f"{format_count(n_heads, 'head')}",
         )
         for query in (None, 0):
             row = observation.read(site._replace(query=query))

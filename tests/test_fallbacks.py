@@ -268,7 +268,7 @@ FALLBACKS = {
     compute_temperature_of_ties: r"no temperature makes .* the model's own temperature is used",
     exchange_equal_predictions: r"the test interchange cannot be measured",
     cut_and_skip_texts: r"1 of 3 texts is blank and left out[^\0]*1 of 2 texts was cut to 8 tokens",
-    pair_with_a_blank_text: r"1 pairs have one blank text; the model reads it as an empty text",
+    pair_with_a_blank_text: r"1 pair with one blank text: the model reads it as an empty text",
     match_labels_by_number: r"less than chance \(50%\)\. Is this order right\?",
     write_no_texts: r"cannot write the texts in .* \(No space left on device\)",
     write_no_page: r"cannot write .*report.md \(No space left on device\)",

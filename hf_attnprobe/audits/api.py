@@ -4,6 +4,7 @@ Heavy modules are imported inside the functions, so that ``--help`` and the firs
 the command line do not wait for them.
 """
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,11 +92,14 @@ def audit(
             tokenizer=tokenizer,
         )
     """
+    # A time limit includes these imports, which take several seconds in a new process.
+    start_time = time.perf_counter()
+
     from hf_attnprobe.audits.pipeline import run_requested_audit
     from hf_attnprobe.audits.setup import AuditRequest
 
     request = AuditRequest(model, dataset, tests, options, tokenizer)
-    return run_requested_audit(request, output_dir, show_progress=progress)
+    return run_requested_audit(request, output_dir, show_progress=progress, start_time=start_time)
 
 
 @public_function
@@ -141,6 +145,8 @@ def evaluate_scores(
         evaluate_scores("minilm-sst", Data("sst", test_limit=100), "shap.parquet")
         evaluate_scores(model, data, explainer(texts), tokenizer=tokenizer)
     """
+    start_time = time.perf_counter()
+
     from hf_attnprobe.audits.audited_model import is_language_model
     from hf_attnprobe.audits.pipeline import run_requested_audit
     from hf_attnprobe.audits.setup import AuditRequest
@@ -162,4 +168,4 @@ def evaluate_scores(
         scores,
         leaves_out_unsupported=uses_default_tests,
     )
-    return run_requested_audit(request, output_dir, show_progress=progress)
+    return run_requested_audit(request, output_dir, show_progress=progress, start_time=start_time)

@@ -219,18 +219,18 @@ def _unpack_model(model: Any, tokenizer: TokenizerLike | None) -> tuple[Any, Tok
     model is returned together with the separate tokenizer.
     """
     holder = unwrap_module(model)
-    held_pair = None if isinstance(holder, Pipeline) else unpack_holder(holder)
+    inner_pair = None if isinstance(holder, Pipeline) else unpack_holder(holder)
     if isinstance(holder, Pipeline):
         pair: tuple[Any, Any] = unpack_pipeline(holder)
-    elif held_pair is not None:
-        held_model, held_tokenizer = held_pair
+    elif inner_pair is not None:
+        inner_model, inner_tokenizer = inner_pair
         max_length = get_holder_max_length(holder)
-        pair = held_model, held_tokenizer
-        if held_tokenizer is None:
-            # A Trainer without a tokenizer; it may have been passed separately.
-            return _adapt(held_model), tokenizer
+        pair = inner_model, inner_tokenizer
+        if inner_tokenizer is None:
+            # A Trainer may have no tokenizer, so the separate tokenizer is used.
+            return _adapt(inner_model), tokenizer
         if max_length is not None:
-            pair = held_model, limit_length(held_tokenizer, max_length)
+            pair = inner_model, limit_length(inner_tokenizer, max_length)
     elif isinstance(model, tuple | list):
         has_image_model = len(model) == 2 and accepts_images(unwrap_module(model[0]))
         has_tokenizer = len(model) == 2 and isinstance(model[1], PreTrainedTokenizerBase)
@@ -350,10 +350,10 @@ def make_instance_reader(model: Any) -> InstanceReader | None:
     Returns:
         The reader; None if the model reads texts or images.
     """
-    reads = describe_instances(model)
-    if reads is None:
+    description = describe_instances(model)
+    if description is None:
         return None
-    return InstanceReader(reads.column, reads.feature_size, reads.n_items)
+    return InstanceReader(description.column, description.feature_size, description.n_items)
 
 
 def _refuse_tokenizer(tokenizer: Any) -> None:
@@ -386,11 +386,11 @@ def is_language_model(model: Any) -> bool:
     if isinstance(model, AttentionModelBase):
         return model.prediction.kind == "answer"
     model = unwrap_module(model)
-    held_pair = unpack_holder(model)
+    inner_pair = unpack_holder(model)
     if isinstance(model, Pipeline):
         model = model.model
-    elif held_pair is not None:
-        model = held_pair[0]
+    elif inner_pair is not None:
+        model = inner_pair[0]
     elif isinstance(model, tuple | list) and model:
         model = model[0]
     model = unwrap_module(model)
@@ -475,7 +475,7 @@ def _check_tokenizer_fits(loaded: LoadedModel, adapter: AttentionModelBase) -> N
 def get_number_format(adapter: AttentionModelBase) -> str:
     """Return the number format in which a model computes, such as "bfloat16".
 
-    Durations in different formats cannot be compared, so it is printed with every duration.
+    Durations in different formats cannot be compared, so the format is printed with every duration.
 
     Args:
         adapter: The audited model.

@@ -120,6 +120,13 @@ class CostModel:
         """Return whether the duration of a test has been measured."""
         return any(measured_test == test for measured_test, _ in self._n_tokens)
 
+    def count_measured_tokens(self, test: str) -> float:
+        """Return the number of tokens on which the duration of a test was measured.
+
+        Each batch of texts counts once, even if the test ran at several sites.
+        """
+        return self._n_tokens.get((test, "first"), 0.0)
+
     def estimate_seconds(self, steps: Iterable[Step]) -> float:
         """Estimate the total duration of some steps, in seconds."""
         return sum(self.estimate_seconds_per_token(step.cost_key) * step.n_tokens for step in steps)
@@ -189,6 +196,7 @@ class AuditProgress:
         time_limit: Seconds from the start of the audit to its report; None for no limit.
         now: Function that returns the current time in seconds.
         costs: Measured costs, for estimates of the remaining time.
+        seconds_before: Seconds of the time limit that have passed before this object is created.
         bar: The progress bar.
     """
 
@@ -196,6 +204,7 @@ class AuditProgress:
     time_limit: float | None = None
     now: Callable[[], float] = time.perf_counter
     costs: CostModel = field(default_factory=CostModel)
+    seconds_before: float = 0.0
     bar: ProgressBar = field(init=False)
     _planned_tokens: dict[CostKey, float] = field(
         default_factory=partial(defaultdict, float), init=False
@@ -204,7 +213,8 @@ class AuditProgress:
 
     def __post_init__(self) -> None:
         self.bar = ProgressBar("audit", visible=self.is_displayed, clock=self.now)
-        self._start = self._step_start = self._last_update = self.now()
+        self._step_start = self._last_update = self.now()
+        self._start = self._step_start - self.seconds_before
 
     def __enter__(self) -> "AuditProgress":
         self.bar.__enter__()
@@ -226,6 +236,18 @@ class AuditProgress:
         reserve = max(REPORT_TIME_SHARE * self.time_limit, MIN_REPORT_SECONDS)
         reserve = min(reserve, self.time_limit / 2)
         return self.time_limit - reserve - self.elapsed_seconds
+
+    @staticmethod
+    def estimate_time_limit(seconds: float) -> float:
+        """Return the time limit that leaves a number of seconds for the audit's tests.
+
+        Args:
+            seconds: Seconds from the start of the audit to the end of its tests.
+
+        Returns:
+            Seconds from the start of the audit to its report.
+        """
+        return max(seconds / (1 - REPORT_TIME_SHARE), seconds + MIN_REPORT_SECONDS)
 
     def plan_steps(self, steps: Iterable[Step]) -> None:
         """Replace the planned work with new steps."""

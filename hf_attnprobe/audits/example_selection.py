@@ -62,7 +62,7 @@ If none of these tests ran, the report does not display leave-one-out for its ex
 that would take additional time.
 """
 N_COMPARED_DECIMALS = 6
-"""Values are rounded to this number of decimals before they are compared.
+"""Number of decimals to which values are rounded before they are compared.
 
 Smaller differences can be rounding errors, which must not decide which text is displayed.
 """
@@ -159,8 +159,8 @@ def select_example_texts(
         example_texts = []
         for example_id, reason in reasons.items():
             runner.progress.start_report("texts with their scores")
-            explained = explainer.explain(text_by_id[example_id], example_by_id[example_id])
-            example_texts.append(replace(explained, why=reason))
+            scored_text = explainer.explain(text_by_id[example_id], example_by_id[example_id])
+            example_texts.append(replace(scored_text, why=reason))
     if get_process_state().is_main_process:
         output_folder = runner.folder.parent
         try:
@@ -311,7 +311,7 @@ def choose_example_ids(rows: Rows, n_examples: int) -> dict[int, str]:
             # A text that is already included keeps its first reason.
             reasons.setdefault(int(example_id), reason)
 
-    # Choose up to two texts by agreement and one wrong prediction, then fill up with random texts.
+    # Choose up to two texts by agreement and one wrong prediction, then add random texts.
     add_examples(_find_agreement_extremes(rows, predictions), min(n_examples, 2))
     add_examples(_find_confident_errors(predictions), min(n_examples, len(reasons) + 1))
     add_examples(((example_id, RANDOM_REASON) for example_id in predictions.index), n_examples)
@@ -406,6 +406,6 @@ def describe_attention(model: AttentionModelBase, site: Site, rows: Rows) -> str
         return describe_head_mean(model, f"all {n_heads} heads")
     if site.head == ALL:
         return describe_head_mean(model, f"the heads of layer {site.layer}")
-    is_strongest = len(rows.build_head_frame("zero_tvd"))
-    reason = " with the largest output change" if is_strongest else ""
+    has_effects = len(rows.build_head_frame("zero_tvd")) > 0
+    reason = " with the largest output change" if has_effects else ""
     return f"the head{reason}: layer {site.layer}, head {site.head}"

@@ -38,10 +38,9 @@ The first two only describe how the model was saved. The data types are already 
 fingerprint of the weights.
 """
 ORIGIN_WORDS = ("name", "path", "file", "version")
-"""Settings are ignored in a fingerprint if their name contains one of these words.
+"""Words in the names of settings that describe the origin of a model, such as "name_or_path".
 
-Such settings describe the origin of a model, for example "name_or_path". The fingerprint therefore
-stays the same if the model is moved to another folder.
+A fingerprint ignores these settings, so it stays the same if the model is moved to another folder.
 """
 TOKENIZER_ATTRIBUTES = (
     "model_input_names",
@@ -84,7 +83,7 @@ def build_identity(
         **compute_fingerprints(audited_model),
         "data_fingerprint": compute_dataset_fingerprint(examples),
         "seed": options.seed,
-        "options": _list_recorded_options({**selection.requested, **selection.tests}),
+        "options": _list_recorded_options({**selection.requested_options, **selection.tests}),
         "sites": {
             "layers": options.layers,
             "heads": options.heads,
@@ -135,15 +134,15 @@ def _list_recorded_options(options_by_test: Mapping[str, Options]) -> dict[str, 
     test only with the same options. Tests from other packages with default options are left out,
     because another package may be installed between two runs.
     """
-    recorded = {}
+    recorded_options = {}
     for name, test in load_tests().items():
         options = options_by_test.get(name, test.options())
         values = dataclasses.asdict(options)
         is_built_in = test.function.__module__.startswith("hf_attnprobe.")
         has_default_options = options == test.options()
         if values and (is_built_in or not has_default_options):
-            recorded[name] = values
-    return recorded
+            recorded_options[name] = values
+    return recorded_options
 
 
 def compute_fingerprints(audited_model: AuditedModel) -> dict[str, str]:

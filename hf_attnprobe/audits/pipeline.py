@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ from hf_attnprobe.audits.site_selection import list_sites_by_test
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import TestSelection, public_function
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
@@ -100,7 +102,11 @@ If an audit is estimated to take at least this long, ``--estimate`` also explain
 
 
 def run_requested_audit(
-    request: AuditRequest, output_dir: str | Path | None, *, show_progress: bool
+    request: AuditRequest,
+    output_dir: str | Path | None,
+    *,
+    show_progress: bool,
+    start_time: float | None = None,
 ) -> Report:
     """Run an audit and return its report.
 
@@ -109,6 +115,7 @@ def run_requested_audit(
         output_dir: Output folder; None saves nothing. If the option ``share`` selects a part of the
             texts, the results are saved in a folder inside it.
         show_progress: Whether to display a progress bar.
+        start_time: Time from which a time limit counts, by ``time.perf_counter``; None for now.
 
     Returns:
         The report.
@@ -119,7 +126,9 @@ def run_requested_audit(
         share_folder = get_share_folder(output_dir, share)
         refuse_outside_link(share_folder, Path(output_dir))
         output_dir = share_folder
-    _, report = prepare_and_run(request, output_dir, show_progress=show_progress)
+    _, report = prepare_and_run(
+        request, output_dir, show_progress=show_progress, start_time=start_time
+    )
     return report
 
 
@@ -129,6 +138,7 @@ def prepare_and_run(
     *,
     reference_examples: Any = None,
     show_progress: bool,
+    start_time: float | None = None,
 ) -> tuple[PreparedAudit, Report]:
     """Prepare an audit and run it.
 
@@ -138,12 +148,16 @@ def prepare_and_run(
         reference_examples: Prompts with another model's answers, which are explained instead of
             this model's own answers; None in an ordinary audit.
         show_progress: Whether to display a progress bar.
+        start_time: Time from which a time limit counts, by ``time.perf_counter``; None for now.
 
     Returns:
         The prepared audit and its report.
     """
     is_displayed = show_progress and get_process_state().is_main_process
-    progress = AuditProgress(is_displayed, parse_time_limit(request.options))
+    seconds_before = 0.0 if start_time is None else time.perf_counter() - start_time
+    progress = AuditProgress(
+        is_displayed, parse_time_limit(request.options), seconds_before=seconds_before
+    )
 
     def run(leaves_out_undefined: bool) -> tuple[PreparedAudit, Report]:
         audit = prepare_audit(
@@ -216,7 +230,7 @@ def run_prepared_audit(
         )
         if state.is_main_process:
             run_log.start()
-        stopping_record = run_tests(runner, selection, options, time_limit)
+        stopping_record = run_tests(runner, selection, options)
         runner.verify_saved_rows(N_TEXTS_CHECKED_AT_END, BATCH_DEPENDENCE_CAUSE)
         if stopping_record:
             stopping_record["seconds"] = round(run_log.seconds, 1)
@@ -672,9 +686,9 @@ class AuditEstimate:
         width = max(map(len, self.seconds))
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
-            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts "
-            f"in {self.dtype}: {self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
-            "text)",
+            f"{format_duration(self.total)} for {format_count(len(self.seconds), 'test')} on "
+            f"{format_count(self.n_texts, 'text')} in {self.dtype}: "
+            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads on one text)",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:

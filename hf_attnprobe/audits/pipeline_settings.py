@@ -164,9 +164,10 @@ def _check_settings(pipeline: Pipeline) -> int | None:
         refused_settings["truncation"] = truncation
     if refused_settings:
         # An element of an enumeration is printed as the string that a user passes for it.
-        described = ", ".join(
+        settings_text = ", ".join(
             f"{name}={format_short(getattr(value, 'value', value))}"
             for name, value in refused_settings.items()
+        )
         )
         advice = PAIR_ADVICE
         if is_generation:
@@ -175,7 +176,7 @@ def _check_settings(pipeline: Pipeline) -> int | None:
                 f"Answers(…, max_new_tokens=…). {PAIR_ADVICE}"
             )
         raise AttnProbeError(
-            f"an audit cannot use these settings of the {task} pipeline: {described}. {advice}"
+            f"an audit cannot use these settings of the {task} pipeline: {settings_text}. {advice}"
         )
     cuts_texts = truncation not in (False, "do_not_truncate")
     return max_length if cuts_texts and isinstance(max_length, int) else None

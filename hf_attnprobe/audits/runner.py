@@ -80,7 +80,7 @@ A warm-up round runs the tests on a few texts to measure their durations. After 
 another round with more texts follows.
 """
 WARM_UP_GROWTH_FACTOR = 4
-"""Every warm-up round has this many times more texts than the previous round."""
+"""Factor by which the number of texts grows from one warm-up round to the next."""
 MEMORY_SAFETY_FACTOR = 1.25
 """Safety factor for the measured memory.
 
@@ -427,7 +427,7 @@ class AuditRunner:
         planner = replace(self, texts=texts)
         # The second argument states that no text is finished, so that all texts are planned.
         for _, batch_texts in planner.plan_pending_work({PREDICTION_TEST: [NO_SITE]}, {}):
-            self.progress.start_report("accuracy as heads are removed together")
+            self.progress.start_report("ablating heads in pairs")
             # A language model reads one prompt at a time; its tests alone combine several prompts.
             for part in split_for_model(self.adapter, batch_texts):
                 yield collate(self.adapter, part, self.pad_token_id)

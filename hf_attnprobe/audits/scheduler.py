@@ -29,7 +29,7 @@ from hf_attnprobe.audits.cost_model import (
     get_cost_class,
     list_steps,
 )
-from hf_attnprobe.audits.options import AuditOptions
+from hf_attnprobe.audits.options import AuditOptions, parse_duration
 from hf_attnprobe.audits.runner import AuditRunner, SitesByTest, list_test_site_pairs
 from hf_attnprobe.audits.site_selection import (
     AuditSelection,
@@ -43,7 +43,7 @@ from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import ALL, HEAD_SET, AnswersFromPassage, Site
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
-from hf_attnprobe.statistics.grades import MIN_TEXTS
+from hf_attnprobe.statistics.grades import MIN_PROMPTS, MIN_TEXTS
 from hf_attnprobe.statistics.questions import ALL_QUESTIONS
 from hf_attnprobe.statistics.sampling import draw_random_order
 from hf_attnprobe.statistics.summary import PREDICTION_TEST
@@ -57,7 +57,7 @@ It is doubled in every later round. It is also the smallest number of texts with
 answers its questions.
 """
 PREDICTION_TEXTS_FACTOR = 4
-"""A time-limited audit predicts this many times as many texts as its tests use.
+"""Number of texts that a time-limited audit predicts, as a multiple of the texts that its tests use.
 
 For example, if the tests run on 30 texts, the model predicts 120 texts. The additional predictions
 are cheap, and make the accuracy more precise.
@@ -70,6 +70,14 @@ In each turn, a test covers at most this many heads.
 """
 TIME_SAFETY_FACTOR = 1.3
 """Safety factor for estimated durations. An estimate of 10 seconds counts as 13 seconds."""
+PORTION_GROWTH_FACTOR = 4
+"""Maximum length of a portion of texts, as a multiple of the length that a test has already run on.
+
+The clock is read only between two portions. A duration that was measured on one short text is
+imprecise for long texts, so a large portion could end long after the time limit.
+"""
+LATE_TESTS = {"erasure"}
+"""Names of the tests of the verdict that run after the screen of all heads, because they take long."""
 
 Decision = TypeVar("Decision")
 ListTurns = Callable[[int], Iterable[SitesByTest]]
@@ -194,24 +202,42 @@ def run_within_time(
         for turn in list_turns(n_heads_goal):
             groups = _group_tests(turn, completes_texts)
             for group in groups:
-                # One text is enough to measure the cost of a test.
-                is_measured = all(map(progress.costs.has_measured, group))
-                if not completed.synchronise(is_measured):
-                    pending_texts = [
-                        text for text in completed.texts if completed.is_missing(group, text)
-                    ]
-                    _run_in_portions(
-                        completed, progress, batch_size, group, pending_texts[:1], min_texts
-                    )
-            for group in _sort_by_cost(completed, progress, groups):
-                n_goal = goal * PREDICTION_TEXTS_FACTOR if PREDICTION_TEST in group else goal
-                texts = completed.texts[:n_goal]
-                _run_in_portions(completed, progress, batch_size, group, texts, min_texts)
+                _measure_cost(completed, progress, group, min_texts)
+            # In the first round, all tests of a turn reach the smallest number of texts that a report
+            # displays before one of them takes the time for more texts.
+            for turn_goal in (min_texts, goal) if goal == N_FIRST_ROUND_TEXTS else (goal,):
+                for group in _sort_by_cost(completed, progress, groups):
+                    factor = PREDICTION_TEXTS_FACTOR if PREDICTION_TEST in group else 1
+                    texts = completed.texts[: turn_goal * factor]
+                    _run_in_portions(completed, progress, batch_size, group, texts, min_texts)
         is_last_round = goal >= n_texts and n_heads_goal >= n_heads
         if is_last_round or completed.synchronise(progress.remaining_seconds <= 0):
             return
         goal *= 2
         n_heads_goal *= 2
+
+
+def _measure_cost(
+    completed: CompletedWork, progress: AuditProgress, group: SitesByTest, min_texts: int
+) -> None:
+    """Run a group of tests on one text, unless the duration of each of its tests is known.
+
+    Most durations grow faster than the length of a text, so a text of median length is chosen.
+
+    Args:
+        completed: The completed work, which is updated.
+        progress: Remaining time and measured costs, which are updated.
+        group: The tests, each with its sites.
+        min_texts: Number of unfinished texts, the first ones in the random order, of which the text
+            has the median length.
+    """
+    is_measured = all(map(progress.costs.has_measured, group))
+    if completed.synchronise(is_measured):
+        return
+    pending_texts = [text for text in completed.texts if completed.is_missing(group, text)]
+    sorted_texts = sorted(pending_texts[:min_texts], key=lambda text: text.n_tokens)
+    median_text = sorted_texts[len(sorted_texts) // 2 :][:1]
+    _run_in_portions(completed, progress, 1, group, median_text, 1)
 
 
 def _group_tests(turn: SitesByTest, completes_texts: bool) -> list[SitesByTest]:
@@ -277,10 +303,13 @@ def _run_in_portions(
         n_affordable = sum(
             available_seconds > 0 and seconds <= available_seconds for seconds in cumulative_seconds
         )
-        n_affordable = completed.synchronise(n_affordable)
+        max_tokens = PORTION_GROWTH_FACTOR * min(map(costs.count_measured_tokens, sites_by_test))
+        cumulative_tokens = accumulate(text.n_tokens for text in candidates)
+        n_predictable = max(sum(n_tokens <= max_tokens for n_tokens in cumulative_tokens), 1)
+        n_affordable, n_predictable = completed.synchronise((n_affordable, n_predictable))
         if n_affordable < min_portion:
             return
-        portion = pending_texts[: min(n_affordable, batch_size)]
+        portion = pending_texts[: min(n_affordable, n_predictable, batch_size)]
         completed.run(portion, sites_by_test)
         pending_texts = pending_texts[len(portion) :]
 
@@ -324,14 +353,16 @@ def list_verdict_sites(
         groups: Head groups that are tested as a whole.
 
     Returns:
-        Sites by test: the mean over all heads and the head sets of the user, or the only head.
+        Sites by test: the mean over all heads and the head sets of the user, or the only head. The
+        tests of :data:`LATE_TESTS` come last.
     """
     adapter = runner.adapter
     model_groups = [group for group in groups if group.layer in (ALL, HEAD_SET)]
     single_head = heads if len(adapter.sites()) == 1 else []
     part_tests = list_tests_with_role("part") & {*runner.options}
     verdict_tests = {*list_head_tests(runner.options), *part_tests}
-    return list_sites_by_test(sorted(verdict_tests), adapter, single_head, model_groups)
+    sorted_tests = sorted(verdict_tests, key=lambda test: (test in LATE_TESTS, test))
+    return list_sites_by_test(sorted_tests, adapter, single_head, model_groups)
 
 
 def sort_heads(runner: AuditRunner, heads: Sequence[Site], texts: Sequence[Text]) -> list[Site]:
@@ -390,7 +421,7 @@ def plan_turns(
     single_head = heads if has_single_head else []
     head_tests = list_head_tests(tests)
     verdict_sites = list_verdict_sites(runner, heads, groups)
-    late_tests = {"erasure"} & verdict_sites.keys()
+    late_tests = LATE_TESTS & verdict_sites.keys()
     first_sites = {test: verdict_sites[test] for test in verdict_sites if test not in late_tests}
     late_sites = {test: verdict_sites[test] for test in late_tests}
     other_tests = [test for test in tests if test not in verdict_sites]
@@ -429,7 +460,6 @@ def run_tests(
     runner: AuditRunner,
     selection: AuditSelection,
     options: AuditOptions,
-    time_limit: float | None,
 ) -> dict[str, Any]:
     """Run an audit's tests, within its time limit if it has one.
 
@@ -441,7 +471,6 @@ def run_tests(
         runner: The test runner.
         selection: The tests and sites.
         options: Audit options.
-        time_limit: Seconds from the start of the audit to its report; None for no limit.
 
     Returns:
         Record for the report's provenance that states which part of the full audit is finished;
@@ -453,23 +482,8 @@ def run_tests(
     tests, groups, heads = list(runner.options), list(selection.groups), selection.heads
     completed = load_completed_work(runner)
     sites_by_test = list_sites_by_test(tests, runner.adapter, heads, groups)
-    if time_limit is not None:
-        list_turns = plan_turns(runner, heads, groups, completed.texts)
-        run_within_time(
-            completed,
-            runner.progress,
-            list_turns,
-            runner.batch_size,
-            len(heads),
-            completes_texts=not runner.adapter.lacks(AnswersFromPassage),
-        )
-        _check_any_test_ran(completed, time_limit)
-        record = summarise_work(completed, time_limit, sites_by_test, runner.seed)
-        record["seconds_left"] = estimate_pending_seconds(
-            completed, runner.progress.costs, sites_by_test, completed.texts
-        )
-        record["dtype"] = get_number_format(runner.adapter)
-        return record | summarise_heads(completed, runner, heads)
+    if options.time is not None:
+        return _run_with_time_limit(runner, selection, completed, sites_by_test, options.time)
     parts: Sequence[tuple[Sequence[Text], Sequence[Site]]] = [(completed.texts, heads)]
     if options.screen is not None:
         completed.run(completed.texts, list_sites_by_test(["screen"], runner.adapter, heads))
@@ -481,7 +495,103 @@ def run_tests(
     return {}
 
 
-def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
+def _run_with_time_limit(
+    runner: AuditRunner,
+    selection: AuditSelection,
+    completed: CompletedWork,
+    sites_by_test: SitesByTest,
+    limit: str,
+) -> dict[str, Any]:
+    """Run an audit's tests within its time limit, and print a line if no answer can be expected.
+
+    Args:
+        runner: The test runner.
+        selection: The tests and sites.
+        completed: The completed work, which is updated.
+        sites_by_test: All tests and sites in the full audit.
+        limit: The option ``--time`` as the user wrote it.
+
+    Returns:
+        Record for the report's provenance that states which part of the full audit is finished.
+    """
+    heads, groups = selection.heads, list(selection.groups)
+    progress, texts = runner.progress, completed.texts
+    preparation_seconds = progress.elapsed_seconds
+    completes_texts = not runner.adapter.lacks(AnswersFromPassage)
+    verdict_sites = list_verdict_sites(runner, heads, groups)
+    answer_texts = texts[: MIN_PROMPTS if completes_texts else MIN_TEXTS]
+    pending_seconds = _measure_pending_seconds(
+        completed, progress, verdict_sites, answer_texts, completes_texts=completes_texts
+    )
+    if completed.synchronise(pending_seconds > progress.remaining_seconds):
+        needed_seconds = progress.estimate_time_limit(progress.elapsed_seconds + pending_seconds)
+        all_measured = all(map(progress.costs.has_measured, verdict_sites))
+        progress.bar.print_line(
+            f"--time {limit} is too short for an answer on this machine. The tests of all attention "
+            f"on {len(answer_texts)} texts need {'' if all_measured else 'more than '}"
+            f"{format_duration(needed_seconds)} in total."
+        )
+    run_within_time(
+        completed,
+        progress,
+        plan_turns(runner, heads, groups, texts),
+        runner.batch_size,
+        len(heads),
+        completes_texts=completes_texts,
+    )
+    _check_any_test_ran(completed, limit)
+    time_limit = parse_duration(limit)
+    record = summarise_work(completed, time_limit, sites_by_test, runner.seed)
+    record["seconds_left"] = estimate_pending_seconds(
+        completed, progress.costs, sites_by_test, texts
+    )
+    if verdict_sites and all(map(progress.costs.has_measured, verdict_sites)):
+        steps = list_steps([(verdict_sites, [text]) for text in answer_texts])
+        test_seconds = TIME_SAFETY_FACTOR * progress.costs.estimate_seconds(steps)
+        record["seconds_for_answer"] = progress.estimate_time_limit(
+            preparation_seconds + test_seconds
+        )
+    record["dtype"] = get_number_format(runner.adapter)
+    return record | summarise_heads(completed, runner, heads)
+
+
+def _measure_pending_seconds(
+    completed: CompletedWork,
+    progress: AuditProgress,
+    sites_by_test: SitesByTest,
+    texts: Sequence[Text],
+    *,
+    completes_texts: bool,
+) -> float:
+    """Run each of some tests on one text, and estimate the seconds until all texts are finished.
+
+    As soon as the estimate exceeds the remaining time, the other tests do not run.
+
+    Args:
+        completed: The completed work, which is updated.
+        progress: Remaining time and measured costs, which are updated.
+        sites_by_test: The tests, each with its sites.
+        texts: The texts.
+        completes_texts: Whether all tests run on a text before the next text starts.
+
+    Returns:
+        Estimated seconds, including :data:`TIME_SAFETY_FACTOR`.
+    """
+    min_texts = 1 if completes_texts else MIN_DISPLAYED_TEXTS
+    pending_seconds = 0.0
+    measured_sites: dict[str, Sequence[Site]] = {}
+    for group in _group_tests(sites_by_test, completes_texts):
+        _measure_cost(completed, progress, group, min_texts)
+        measured_sites |= group
+        pending_seconds = TIME_SAFETY_FACTOR * estimate_pending_seconds(
+            completed, progress.costs, measured_sites, texts
+        )
+        if completed.synchronise(pending_seconds > progress.remaining_seconds):
+            break
+    return pending_seconds
+
+
+def _check_any_test_ran(completed: CompletedWork, limit: str) -> None:
     """Raise AttnProbeError if no test has run within the time limit."""
     finished_tests = set()
     for (test, _, _), example_ids in completed.finished_ids.items():
@@ -489,8 +599,8 @@ def _check_any_test_ran(completed: CompletedWork, time_limit: float) -> None:
             finished_tests.add(test)
     if not finished_tests - {PREDICTION_TEST}:
         raise AttnProbeError(
-            f"--time {format_duration(time_limit)} is too short to run any test. Increase it. With "
-            "--output-dir, the next run uses the answers that this run generated."
+            f"--time {limit} is too short to run any test. Increase it. With --output-dir, the next "
+            "run uses the answers that this run generated."
         )
 
 
@@ -507,7 +617,7 @@ def summarise_work(
 
     Returns:
         Numbers that the report saves and displays. The caller adds the entry "seconds", the time of
-        all runs in the output folder. A run is one test on one text at one site (a head or a group of
+        all runs in the output folder, and further entries. A run is one test on one text at one site (a head or a group of
         heads); a full audit would have "runs_of_full_audit" runs.
     """
     n_sites = sum(len(sites) for sites in sites_by_test.values())

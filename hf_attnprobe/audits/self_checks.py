@@ -65,7 +65,7 @@ Differences are measured in probabilities, and in the output change from uniform
 N_PREFLIGHT_TEXTS = 4
 """Number of texts on which the model is checked before the audit starts: the longest ones."""
 TESTED_PADDINGS = (1, 4, 16)
-"""Numbers of padding tokens that are added to a text, and must not change its prediction."""
+"""Numbers of padding tokens that are added to a text. They must not change its prediction."""
 
 
 def draw_texts_to_check(
@@ -172,11 +172,11 @@ def check_prompt_edits(adapter: LanguageModelAdapter, batch: Batch) -> None:
 def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     """Compute the largest difference between two predictions that rounding can cause.
 
-    It is 1000 times the machine epsilon of the number format, but at most 0.1. For a number larger
-    than 1, it is multiplied by the number.
+    The tolerance is 1000 times the machine epsilon of the number format, but at most 0.1. For a number
+    larger than 1, the tolerance is multiplied by the number.
 
-    The original model and the audited model may have different number formats. Then the less
-    precise format counts.
+    The original model and the audited model may have different number formats. In this case, the less
+    precise format determines the tolerance.
 
     Args:
         adapter: The audited model.
@@ -232,22 +232,22 @@ def compare_with_float32(
             for model in (adapter, float32_adapter)
         )
         differences = [
-            float((half - exact).abs().max())
-            for half, exact in zip(half_outputs, float32_outputs, strict=True)
+            float((half_values - float32_values).abs().max())
+            for half_values, float32_values in zip(half_outputs, float32_outputs, strict=True)
         ]
         probability_difference = max(probability_difference, differences[0])
         change_difference = max(change_difference, differences[1])
-    largest = max(probability_difference, change_difference)
-    if not largest <= PRECISION_ERROR_THRESHOLD:
+    largest_difference = max(probability_difference, change_difference)
+    if not largest_difference <= PRECISION_ERROR_THRESHOLD:
         raise AttnProbeError(
-            f"half precision changes the results by up to {largest:.3f} compared with float32, but at "
-            f"most {PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
+            f"half precision changes the results by up to {largest_difference:.3f} compared with "
+            f"float32, but at most {PRECISION_ERROR_THRESHOLD} is allowed. Use --dtype float32."
         )
-    if largest > PRECISION_WARNING_THRESHOLD:
+    if largest_difference > PRECISION_WARNING_THRESHOLD:
         logger.warning(
             "half precision: probabilities or output changes differ by %.3f from float32 on %d "
             "texts",
-            largest,
+            largest_difference,
             len(longest_texts),
         )
     return {
@@ -276,7 +276,7 @@ def run_preflight_checks(
     sites: Sequence[Site],
     *,
     tokenizer: PreTrainedTokenizerBase | InputReader,
-    rationales: bool,
+    has_rationales: bool,
     target: str | int | None = None,
 ) -> None:
     """Check the model on the longest and shortest texts, and run the check of every test.
@@ -287,7 +287,7 @@ def run_preflight_checks(
         tests: Options for the tests that will run, by test name.
         sites: The selected heads.
         tokenizer: The model's tokenizer.
-        rationales: Whether the data has human rationales.
+        has_rationales: Whether the data has human rationales.
         target: Class to explain; None for the predicted class.
 
     Raises:
@@ -301,16 +301,18 @@ def run_preflight_checks(
     batch_predictions = _run_self_checks(adapter, texts_by_length[-n_longest:], pad_token_id)
 
     shortest_text = texts_by_length[0]
-    shortest = adapter.observe(collate(adapter, [shortest_text], pad_token_id))
+    shortest_observation = adapter.observe(collate(adapter, [shortest_text], pad_token_id))
     if adapter.max_batch_size is None:
         longest_text = max(texts, key=lambda text: text.n_tokens)
-        check_padding(shortest, collate(adapter, [shortest_text, longest_text], pad_token_id))
+        check_padding(
+            shortest_observation, collate(adapter, [shortest_text, longest_text], pad_token_id)
+        )
         if not isinstance(tokenizer, InputReader):
             max_length = adapter.get_max_length(tokenizer) or math.inf
             for n_padding in TESTED_PADDINGS:
                 if shortest_text.n_tokens + n_padding <= max_length:
-                    padded = collate(adapter, [shortest_text], pad_token_id, n_more=n_padding)
-                    check_padding(shortest, padded)
+                    padded_batch = collate(adapter, [shortest_text], pad_token_id, n_more=n_padding)
+                    check_padding(shortest_observation, padded_batch)
     for batch_texts, predictions in batch_predictions:
         for text in batch_texts:
             check_recorded_prediction(
@@ -321,13 +323,13 @@ def run_preflight_checks(
                 cause="This model cannot be audited. Please report this problem.",
             )
     if sites[0].query is not None:
-        check_query(shortest, sites[0].query)
-    preview = AuditPreview(shortest, sites, rationales)
+        check_query(shortest_observation, sites[0].query)
+    preview = AuditPreview(shortest_observation, sites, has_rationales)
     # Raises an error if the model lacks the class.
-    shortest.with_target(target)
+    shortest_observation.with_target(target)
     for name, options in tests.items():
         if isinstance(options, TargetOptions):
-            shortest.with_target(options.target)
+            shortest_observation.with_target(options.target)
         load_tests()[name].check(preview, options)
 
 
@@ -365,33 +367,35 @@ def _run_self_checks(
     return [(texts, predictions) for texts, predictions in results if predictions is not None]
 
 
-def check_padding(alone: Observation, padded: Batch) -> None:
+def check_padding(observation: Observation, padded_batch: Batch) -> None:
     """Check that a text has the same prediction with and without padding.
 
     A model fails this check, for example, if it averages over padding tokens.
 
     Args:
-        alone: The model's predictions for a single text.
-        padded: Batch that begins with the same text, padded to the length of longer texts.
+        observation: The model's predictions for a single text without padding.
+        padded_batch: Batch that begins with the same text, padded to the length of longer texts.
 
     Raises:
         AttnProbeError: If the probabilities of the text differ by more than rounding.
     """
-    adapter = alone.model
+    adapter = observation.model
     group_probs = adapter.prediction.group_by_part
-    before = group_probs(alone.probs.detach())[0]
-    after = group_probs(adapter.observe(padded).probs.detach())[0][: len(before)]
+    unpadded_probs = group_probs(observation.probs.detach())[0]
+    padded_probs = group_probs(adapter.observe(padded_batch).probs.detach())[0][
+        : len(unpadded_probs)
+    ]
     # With this input, the model predicts token positions or candidate tokens, which padding can
     # reorder. Therefore only the largest probabilities are compared.
-    if "reads" in alone.batch.inputs:
-        before, after = before.amax(-1), after.amax(-1)
-    difference = float((after - before).abs().max())
-    tolerance = compute_tolerance(adapter, float(before.abs().max()))
+    if "reads" in observation.batch.inputs:
+        unpadded_probs, padded_probs = unpadded_probs.amax(-1), padded_probs.amax(-1)
+    difference = float((padded_probs - unpadded_probs).abs().max())
+    tolerance = compute_tolerance(adapter, float(unpadded_probs.abs().max()))
     # Probabilities that are not finite are reported by other checks.
-    if not difference <= tolerance and before.isfinite().all():
+    if not difference <= tolerance and unpadded_probs.isfinite().all():
         raise AttnProbeError(
             "predictions must not depend on padding, but a probability from "
             f"{type(adapter.model).__name__} changes by {difference:.1e} if text "
-            f"{padded.example_ids[0]} is padded to {padded.mask.shape[1]} tokens. This model cannot "
-            "be audited in batches."
+            f"{padded_batch.example_ids[0]} is padded to {padded_batch.mask.shape[1]} tokens. This "
+            "model cannot be audited in batches."
         )

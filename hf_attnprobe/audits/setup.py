@@ -55,6 +55,7 @@ from hf_attnprobe.audits.user_scores import (
 )
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError, UndefinedLogitsError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.hardware import convert_memory_errors, limit_threads
 from hf_attnprobe.core.options import Options, SavedModel, TestSelection, convert_model_name
 from hf_attnprobe.core.progress import print_line
@@ -256,7 +257,7 @@ class PreparedAudit:
             self.selection.tests,
             self.selection.sites,
             tokenizer=self.audited_model.tokenizer,
-            rationales=self.selection.has_rationales,
+            has_rationales=self.selection.has_rationales,
             target=self.options.target,
         )
 
@@ -609,13 +610,9 @@ def _select_share(
         return examples
     share_examples = examples.select(list_share_indices(read_column(examples, "example_id"), share))
     if not len(share_examples):
-        count = (
-            "there is only 1 text"
-            if len(examples) == 1
-            else f"there are only {len(examples)} texts"
-        )
         raise AttnProbeError(
-            f"share {share[0]}/{share[1]} is empty, because {count}. Use fewer shares."
+            f"share {share[0]}/{share[1]} is empty, because the data set has only "
+            f"{format_count(len(examples), 'text')}. Use fewer shares."
         )
     return share_examples
 
@@ -729,8 +726,8 @@ def _warn_about_texts(tokenized: TokenizedSplit) -> None:
         logger.warning("%s", sentence)
     if tokenized.n_half_empty:
         logger.warning(
-            "%d pairs have one blank text; the model reads it as an empty text",
-            tokenized.n_half_empty,
+            "%s with one blank text: the model reads it as an empty text",
+            format_count(tokenized.n_half_empty, "pair"),
         )
 
 
@@ -744,7 +741,7 @@ def _leave_out_undefined_prompts(
         examples: Rows from :func:`~hf_attnprobe.inference.answers.prepare_prompts`.
 
     Returns:
-        The remaining rows. A warning names each of the others.
+        The remaining rows. A warning names each row that is left out.
 
     Raises:
         AttnProbeError: If no prompt remains.
@@ -800,12 +797,13 @@ def _build_extra_provenance(
 ) -> dict[str, Any]:
     """Build the entries of the report's provenance that are not part of the audit's identity.
 
-    These are counts of skipped and cut texts, the standard temperature, the origin of the model, the
-    requested settings, the architecture and the share.
+    These are counts of available, skipped and cut texts, the standard temperature, the origin of the
+    model, the requested settings, the architecture and the share.
     """
     audited_model, options, request = loaded.audited_model, loaded.options, loaded.request
     adapter = audited_model.adapter
     provenance: dict[str, Any] = {
+        "n_available": len(loaded.examples),
         "skipped_empty": tokenized.n_empty,
         **_count_truncated(tokenized),
         "sharpness": adapter.sharpness,

@@ -47,7 +47,7 @@ class AuditSelection:
         groups: Head groups that are tested together.
         has_rationales: Whether the data has human rationales that the audit can use.
         tests: Options for the tests that run, by test name.
-        requested: Options for the tests that were requested by name.
+        requested_options: Options for the tests that were requested by name.
         left_out: Reasons for tests that do not run, by test name.
     """
 
@@ -56,7 +56,7 @@ class AuditSelection:
     groups: list[Site]
     has_rationales: bool
     tests: Mapping[str, Options]
-    requested: Mapping[str, Options]
+    requested_options: Mapping[str, Options]
     left_out: Mapping[str, str]
 
 
@@ -94,7 +94,7 @@ def select_tests_and_sites(
     sites = select_sites(adapter, options.layers, options.heads, options.query)
     if options.head_sets is not None:
         adapter.head_sets = parse_head_sets(adapter, options.head_sets)
-    groups = list_groups(adapter, sites, whole=options.groups)
+    groups = list_groups(adapter, sites, includes_layers=options.groups)
     requested_by_name = {name: test for name, test in requested.items() if name != DEFAULT_TESTS}
     if options.screen is not None:
         requested_by_name.setdefault("screen", Screen())
@@ -126,7 +126,7 @@ def select_tests_and_sites(
         groups=groups,
         has_rationales=has_rationales,
         tests=tests,
-        requested=requested_by_name,
+        requested_options=requested_by_name,
         left_out=left_out,
     )
 
@@ -192,19 +192,22 @@ def select_sites(
     ]
 
 
-def _check_indices(name: str, requested: Sequence[int | str] | None, existing: set[int]) -> None:
+def _check_indices(
+    name: str, requested_indices: Sequence[int | str] | None, model_indices: set[int]
+) -> None:
     """Raise AttnProbeError if a list of layers or heads is empty or has an index out of range."""
-    if requested is None:
+    if requested_indices is None:
         return
-    if not requested:
+    if not requested_indices:
         raise AttnProbeError(
             f"--{name}s needs at least one {name}, got none. Leave out this option to test all "
             f"{name}s."
         )
-    missing = sorted(set(requested) - existing)
-    if missing:
+    missing_indices = sorted(set(requested_indices) - model_indices)
+    if missing_indices:
         raise AttnProbeError(
-            f"expected --{name}s from 0 to {max(existing)} for this model, got {missing[0]}"
+            f"expected --{name}s from 0 to {max(model_indices)} for this model, got "
+            f"{missing_indices[0]}"
         )
 
 
@@ -265,14 +268,14 @@ def list_head_set_names(adapter: AttentionModelBase) -> list[str]:
 
 
 def list_groups(
-    adapter: AttentionModelBase, sites: Sequence[Site], *, whole: bool = True
+    adapter: AttentionModelBase, sites: Sequence[Site], *, includes_layers: bool = True
 ) -> list[Site]:
     """List the head groups that are tested in addition to single heads.
 
     Args:
         adapter: The audited model.
         sites: The selected heads.
-        whole: Whether to include whole layers and the group of all heads.
+        includes_layers: Whether to include whole layers and the group of all heads.
 
     Returns:
         The group of all heads, if every head is selected; then each layer whose heads are all
@@ -292,26 +295,26 @@ def list_groups(
         if all(site[:2] in selected_heads for site in heads)
     ]
     groups: list[Site] = []
-    if whole and len(complete_layers) == len(heads_by_layer):
+    if includes_layers and len(complete_layers) == len(heads_by_layer):
         groups.append(Site(ALL, ALL, query))
-    if whole and len(heads_by_layer) > 1:
+    if includes_layers and len(heads_by_layer) > 1:
         groups += [
             Site(layer, ALL, query) for layer in complete_layers if len(heads_by_layer[layer]) > 1
         ]
     return groups + [Site(HEAD_SET, index, query) for index in range(len(adapter.head_sets))]
 
 
-def check_query(shortest: Observation, query: int) -> None:
+def check_query(shortest_text: Observation, query: int) -> None:
     """Check that the shortest text is long enough for the selected query position.
 
     Args:
-        shortest: The model's attention on the shortest text.
+        shortest_text: The model's attention on the shortest text.
         query: The query position, from 0.
 
     Raises:
         AttnProbeError: If the text has no token at the position.
     """
-    n_queries = min(attention.shape[2] for attention in shortest.attention)
+    n_queries = min(attention.shape[2] for attention in shortest_text.attention)
     if not 0 <= query < n_queries:
         raise AttnProbeError(
             f"expected --query from 0 to {n_queries - 1} (the last position in the shortest text), "

@@ -136,10 +136,10 @@ def render_units(
         return split_tokenizer_markers([tokens[position] for (position,) in units])
     words = []
     for unit in units:
-        pieces, glued = split_tokenizer_markers([tokens[position] for position in unit])
+        pieces, glued_indices = split_tokenizer_markers([tokens[position] for position in unit])
         word = ""
         for index, piece in enumerate(pieces):
-            word += piece if index in glued else f" {piece}"
+            word += piece if index in glued_indices else f" {piece}"
         words.append(word.strip())
     return tuple(words), ()
 
@@ -154,15 +154,15 @@ def _cut_units_from_text(
     """Cut units out of the original text; return None if token positions are unknown."""
     if not tokenizer.is_fast:
         return None
-    encoded = tokenizer(
+    encoding = tokenizer(
         *strings,
         return_offsets_mapping=True,
         truncation="longest_first",
         max_length=len(ids),
     )
-    if list(encoded["input_ids"]) != list(ids):
+    if list(encoding["input_ids"]) != list(ids):
         return None
-    segments, offsets = encoded.sequence_ids(0), encoded["offset_mapping"]
+    segments, offsets = encoding.sequence_ids(0), encoding["offset_mapping"]
     unit_strings: list[str] = []
     # Each entry holds a unit's segment, start and end.
     spans: list[tuple[int, int, int]] = []
@@ -179,12 +179,12 @@ def _cut_units_from_text(
         stripped_end = max(stripped_start, stripped_end)
         unit_strings.append(string[stripped_start:stripped_end] or "…")
         spans.append((segment, stripped_start, stripped_end))
-    glued = [
+    glued_indices = [
         index
-        for index, (previous, current) in enumerate(pairwise(spans), 1)
-        if previous[0] == current[0] and current[1] <= previous[2]
+        for index, (previous_span, span) in enumerate(pairwise(spans), 1)
+        if previous_span[0] == span[0] and span[1] <= previous_span[2]
     ]
-    return tuple(unit_strings), tuple(glued)
+    return tuple(unit_strings), tuple(glued_indices)
 
 
 class PromptParts(NamedTuple):
@@ -213,20 +213,20 @@ def split_prompt(row: Mapping[str, Any]) -> PromptParts:
     """
     text, spans = row["text"], row["units"]
     units = [text[start:end] for start, end in spans]
-    around = []
+    surroundings = []
     previous_end = 0
     for start, end in spans:
-        around.append(text[previous_end:start])
+        surroundings.append(text[previous_end:start])
         previous_end = end
-    around.append(text[previous_end:])
+    surroundings.append(text[previous_end:])
     # Two units without any text or white space between them are displayed without a gap.
-    glued = []
-    for index, (previous, current) in enumerate(pairwise(units), 1):
-        has_space = previous[-1:].isspace() or current[:1].isspace()
-        if not around[index] and not has_space:
-            glued.append(index)
+    glued_indices = []
+    for index, (previous_unit, unit) in enumerate(pairwise(units), 1):
+        has_space = previous_unit[-1:].isspace() or unit[:1].isspace()
+        if not surroundings[index] and not has_space:
+            glued_indices.append(index)
     stripped_units = tuple(unit.strip() or "…" for unit in units)
-    return PromptParts(stripped_units, tuple(glued), tuple(around))
+    return PromptParts(stripped_units, tuple(glued_indices), tuple(surroundings))
 
 
 # --- Patches and instances -----------------------------------------------------------------------
@@ -480,7 +480,9 @@ class Explainer:
         else:
             tokens, glued, unknown_units = self._render_tokens(batch, row)
         prediction, probs = self.model.prediction, observation.probs
-        predicted, probability = describe_prediction(prediction, probs, batch, self._text_tokenizer)
+        predicted_outcome, probability = describe_prediction(
+            prediction, probs, batch, self._text_tokenizer
+        )
         label, is_correct = describe_label(prediction, probs, batch, self._text_tokenizer)
         scores = {"attention": observation.read(self.site)}
         scores |= self._compute_map_scores(observation)
@@ -496,7 +498,7 @@ class Explainer:
         return HighlightedText(
             example_id=batch.example_ids[0],
             tokens=tokens,
-            predicted=predicted,
+            predicted=predicted_outcome,
             probability=probability,
             label=label,
             correct=is_correct,
@@ -591,8 +593,10 @@ class Explainer:
         answer = str(
             self._text_tokenizer.decode(answer_ids, clean_up_tokenization_spaces=False)
         ).strip()
-        expected = row.get("expected")
-        is_correct = None if expected is None else expected.lower() in answer.lower()
+        expected_answer = row.get("expected")
+        is_correct = None
+        if expected_answer is not None:
+            is_correct = expected_answer.lower() in answer.lower()
         is_whole_answer = len(answer_ids) == sum(row["labelled"])
         if row.get("is_cut") and is_whole_answer:
             answer = f"{answer} …"
@@ -601,7 +605,7 @@ class Explainer:
             tokens=prompt.units,
             predicted=answer,
             probability=None,
-            label=expected,
+            label=expected_answer,
             correct=is_correct,
             scores={},
             glued=prompt.glued,
@@ -673,12 +677,14 @@ def _compute_signs(observation: Observation, entries: Tensor) -> Tensor:
     # digits, so that small differences remain visible.
     is_large = (probs * is_target).sum(-1) > 0.5
     # Compare this probability before and after each unit is removed.
-    before = compute_shifted_probability(probs, entries, is_large)[:, None]
+    probability = compute_shifted_probability(probs, entries, is_large)[:, None]
     entries_by_unit = entries[:, None]
     if entries.dim() == 1:
         entries_by_unit = entries_by_unit.expand(probs_without_unit.shape[:2])
-    after = compute_shifted_probability(probs_without_unit, entries_by_unit, is_large[:, None])
-    return torch.where(after > before, -1.0, 1.0).to(probs)
+    probability_without_unit = compute_shifted_probability(
+        probs_without_unit, entries_by_unit, is_large[:, None]
+    )
+    return torch.where(probability_without_unit > probability, -1.0, 1.0).to(probs)
 
 
 def _convert_to_floats(values: Tensor) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.audits.identity import hash_json
 from hf_attnprobe.audits.text_scores import strip_span
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import parse_plain
 from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
@@ -107,8 +108,8 @@ def read_scores(scores: Any, ids: Sequence[int]) -> dict[int, UserScores]:
     all_scores = list_score_entries(scores)
     if len(all_scores) != len(ids):
         raise AttnProbeError(
-            f"expected scores for {len(ids)} texts, got {len(all_scores)} entries. Pass one entry per "
-            "text, or a mapping from text ids to scores."
+            f"expected scores for {format_count(len(ids), 'text')}, but got scores for "
+            f"{len(all_scores)}. Pass one entry per text, or a mapping from text ids to scores."
         )
     return {
         example_id: parse_scores(text_scores, example_id)
@@ -353,11 +354,11 @@ def attach_scores(
         AttnProbeError: If a text has no scores, if a score is not finite, or if scores do not fit
             the units.
     """
-    missing = [text.example_id for text in texts if text.example_id not in scores_by_id]
-    if missing:
+    missing_ids = [text.example_id for text in texts if text.example_id not in scores_by_id]
+    if missing_ids:
         raise AttnProbeError(
-            f"{len(missing)} of {len(texts)} texts have no scores, such as text {missing[0]}. Provide "
-            "scores for all texts, or audit fewer texts with --test-limit."
+            f"{len(missing_ids)} of {format_count(len(texts), 'text')} have no scores, such as text "
+            f"{missing_ids[0]}. Provide scores for all texts, or audit fewer texts with --test-limit."
         )
     texts_with_scores = []
     for text in texts:
@@ -397,7 +398,7 @@ def _select_instance_scores(text: Text, scores: UserScores) -> Sequence[float]:
     if len(scores.values) != text.n_tokens:
         raise _make_score_error(
             text.example_id,
-            f"expected one score for each of the {text.n_tokens} instances, got {len(scores.values)}",
+            f"expected one score per instance, {text.n_tokens} in total, got {len(scores.values)}",
         )
     return scores.values
 

@@ -37,6 +37,7 @@ from hf_attnprobe.cards.metadata import (
     strip_record_folders,
 )
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.documents.blocks import (
     Block,
@@ -151,13 +152,13 @@ def read_card(text: str) -> ModelCard:
         ) from error
 
 
-def insert_part(existing: str, part: str, metadata: CardData) -> str:
+def insert_part(readme: str, part: str, metadata: CardData) -> str:
     """Insert a generated part into a README, or replace the part from an earlier run.
 
     Comments mark the beginning and the end of the part. All other text is kept.
 
     Args:
-        existing: the existing README.
+        readme: the existing README.
         part: the generated part, including the comments around it.
         metadata: the generated front matter.
 
@@ -168,18 +169,18 @@ def insert_part(existing: str, part: str, metadata: CardData) -> str:
         AttnProbeError: if the front matter is not valid, or the comments around the generated part
             are damaged.
     """
-    line_end = "\r\n" if "\r\n" in existing else "\n"
-    card = read_card(existing)
+    line_end = "\r\n" if "\r\n" in readme else "\n"
+    card = read_card(readme)
     merge_metadata(card.data, metadata)
     _set_results(card.data, [*_list_user_results(card.data), *_get_results(metadata)])
-    before, after = _split_around_part(card.text)
+    text_before, text_after = _split_around_part(card.text)
     if BEGIN_COMMENT not in card.text:
         # A new part follows the existing text after an empty line.
-        if not before.endswith(line_end * 2):
-            before = before.rstrip("\r\n") + line_end * 2
-        after = line_end
+        if not text_before.endswith(line_end * 2):
+            text_before = text_before.rstrip("\r\n") + line_end * 2
+        text_after = line_end
     part = part.replace("\n", line_end)
-    card.text = f"{before}{part}{after}"
+    card.text = f"{text_before}{part}{text_after}"
     return str(card)
 
 
@@ -257,9 +258,9 @@ def _is_generated(result: EvalResult) -> bool:
     return (result.metric_args or {}).get("by") == RESULT_AUTHOR
 
 
-def has_findings(existing: str | None) -> bool:
+def has_findings(readme: str | None) -> bool:
     """Return whether the front matter of a README contains audit results from this package."""
-    results = _get_results(read_card(existing or "").data)
+    results = _get_results(read_card(readme or "").data)
     return any(
         _is_generated(result) and result.metric_type == FAITHFULNESS_METRIC for result in results
     )
@@ -309,8 +310,8 @@ def _split_around_part(text: str) -> tuple[str, str]:
     Raises:
         AttnProbeError: if the comments around the part are incomplete or in the wrong order.
     """
-    before, _, remainder = text.partition(BEGIN_COMMENT)
-    _, end_comment, after = remainder.partition(END_COMMENT)
+    text_before, _, remainder = text.partition(BEGIN_COMMENT)
+    _, end_comment, text_after = remainder.partition(END_COMMENT)
     n_begin, n_end = text.count(BEGIN_COMMENT), text.count(END_COMMENT)
     has_no_part = n_begin == 0 and n_end == 0
     # The variable end_comment is empty if no end follows the beginning.
@@ -320,17 +321,17 @@ def _split_around_part(text: str) -> tuple[str, str]:
             "README.md must contain one comment 'attnprobe card: begin' and then one comment "
             f"'attnprobe card: end', got {n_begin} and {n_end}. Correct or delete the comments."
         )
-    return before, after
+    return text_before, text_after
 
 
 # --- The generated part --------------------------------------------------------------------------
 
 
-def update_readme(existing: str | None, card: CardContent) -> str:
+def update_readme(readme: str | None, card: CardContent) -> str:
     """Insert a model card into a README, or replace the model card from an earlier run.
 
     Args:
-        existing: the existing README; None if there is none.
+        readme: the existing README; None if there is none.
         card: the card's content.
 
     Returns:
@@ -340,9 +341,9 @@ def update_readme(existing: str | None, card: CardContent) -> str:
         AttnProbeError: if the front matter is not valid, or the comments around the generated part
             are damaged.
     """
-    if existing is None or not existing.strip():
-        existing = f"\n# {clean_text(card.checkpoint.name)}\n"
-    return insert_part(existing, render_part(card), build_metadata(card))
+    if readme is None or not readme.strip():
+        readme = f"\n# {clean_text(card.checkpoint.name)}\n"
+    return insert_part(readme, render_part(card), build_metadata(card))
 
 
 def render_part(card: CardContent) -> str:
@@ -423,7 +424,7 @@ def _choose_display_advice(card: CardContent) -> str | None:
 
 @cache
 def load_card_templates() -> Environment:
-    """Load the templates of model cards, with filters that clean and escape names."""
+    """Load the templates of model cards, with filters that format counts and clean names."""
     filters = {
         "code": format_code,
         "escape_prose": escape_prose,
@@ -431,6 +432,7 @@ def load_card_templates() -> Environment:
         "clean": clean_text,
         "format_versions": format_versions,
         "thousands": lambda number: f"{number:,}",
+        "count": format_count,
     }
     return load_templates("cards", filters)
 
@@ -592,7 +594,7 @@ def _iterate_notes(audit: AuditSummary) -> Iterator[InlineText]:
     if audit.command:
         yield ("Command: ", Code(audit.command))
     else:
-        yield "The data set was an object in Python, so no command can repeat this audit"
+        yield "The model or the data set was an object in Python, so no command can repeat this audit"
     if audit.rows_url:
         yield (
             "Values of all texts: ",

@@ -122,7 +122,7 @@ def replace_local_paths(text: str, names: Mapping[str, str]) -> str:
     paths = [path for path in names if "/" in path]
     # A long path may start with a shorter one, so long paths are replaced first.
     for path in sorted(paths, key=len, reverse=True):
-        # Remove the quotes that JSON adds.
+        # The slice removes the quotation marks that JSON adds around a string.
         escaped_for_json = json.dumps(path)[1:-1]
         for written_path in (path, html.escape(path), escaped_for_json):
             text = text.replace(written_path, names[path])
@@ -137,7 +137,7 @@ def clean_text(value: object, *, max_length: int = MAX_VALUE_LENGTH) -> str:
     >>> clean_text("a\n b\x00")
     'a b'
     """
-    # This replaces characters that cannot be encoded, such as half of a surrogate pair.
+    # Encoding and decoding replaces invalid characters, such as half of a surrogate pair.
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     printable_text = "".join(c if c.isprintable() else " " for c in text)
     text = " ".join(printable_text.split())
@@ -171,7 +171,7 @@ def escape_prose(sentence: str) -> str:
     >>> escape_prose("p < .05 | [a](b)")
     'p &lt; .05 \\| [a](b)'
     """
-    # This replaces characters that cannot be encoded, and line breaks.
+    # Encoding and decoding replaces invalid characters, and the split removes line breaks.
     text = " ".join(sentence.encode("utf-8", "replace").decode("utf-8").split())
     escapes = {
         "&": "&amp;",
@@ -307,7 +307,8 @@ class AuditSummary:
         provenance: the audit's settings and package versions.
         rows_url: web address of the published rows; None if they are not published.
         answer: the answer to the main question.
-        command: command that repeats the audit; "" if the data set was an object in Python.
+        command: command that repeats the audit; "" if the model or the data set was an object in
+            Python.
         has_pairs: whether the texts are pairs.
     """
 
@@ -337,7 +338,8 @@ class CardContent:
         audits: the model's audits; empty if it was not audited.
         data_id: Hub id for data sets whose names do not reveal it.
         license: the model's license; None to state no license.
-        map_description: what the fitted attention map next to the model shows; empty without a map.
+        map_description: description of the fitted attention map next to the model; empty without a
+            map.
         map_certificate: the certificate of this map as a sentence without a full stop.
     """
 
@@ -589,11 +591,15 @@ def build_eval_result_files(card: CardContent) -> dict[str, str]:
 def _iterate_eval_entries(card: CardContent, audit: AuditSummary) -> Iterator[EvalResultEntry]:
     """Yield the attention results of an audit in the format of ``.eval_results``.
 
-    Nothing is yielded for data without a Hub id.
+    Nothing is yielded for data without a Hub id. Numbers of fewer than ten different texts are left
+    out.
     """
     dataset_id = card.add_hub_id(audit.data).hub_id
+    if dataset_id is None:
+        return
     for finding in audit.findings:
-        if dataset_id is None or not finding.is_about_attention or not math.isfinite(finding.value):
+        has_number = finding.n >= MIN_DISPLAYED_TEXTS and math.isfinite(finding.value)
+        if not finding.is_about_attention or not has_number:
             continue
         yield EvalResultEntry(
             dataset_id=dataset_id,

@@ -19,7 +19,7 @@ from hf_attnprobe.citations.rule import (
     Use,
 )
 from hf_attnprobe.citations.statements import ParsedAnswer
-from hf_attnprobe.core.formatting import format_interval
+from hf_attnprobe.core.formatting import format_count, format_interval
 from hf_attnprobe.documents.blocks import (
     Block,
     DefinitionList,
@@ -275,7 +275,7 @@ class CitationReport(DocumentedResult):
             )
             yield (
                 f"Attention ({self.attention_name}) ranks a used passage first in {n_agreeing} of "
-                f"{len(dependent)} statements that depend on a passage."
+                f"{format_count(len(dependent), 'statement')} with a used passage."
             )
         if self.left_out:
             rows = join_words([str(number) for number in self.left_out])

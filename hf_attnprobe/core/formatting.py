@@ -14,6 +14,22 @@ It matches ``|`` (end of a table cell), ``<`` before an HTML tag, and ``]`` at t
 """
 
 
+def format_count(count: int, noun: str) -> str:
+    """Format a number with a noun, such as "1 text" or "1,200 texts".
+
+    Args:
+        count: The number.
+        noun: The noun in the singular; its plural must end in "s" or "ses".
+
+    >>> format_count(1, "text"), format_count(1200, "text"), format_count(2, "class")
+    ('1 text', '1,200 texts', '2 classes')
+    """
+    if count == 1:
+        return f"1 {noun}"
+    suffix = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{suffix}"
+
+
 def format_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
     r"""Format a Markdown table.
 

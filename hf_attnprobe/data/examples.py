@@ -257,7 +257,7 @@ def read_examples(
     examples = read_split(opened, limit=limit, model_inputs=model_inputs)
     if not len(examples):
         raise AttnProbeError(
-            f"all {len(opened.source)} rows of split {opened.name!r} were removed by the filters of "
+            f"no row of split {opened.name!r} passes the filters of "
             "this registered data set. To keep all rows, pass a folder or a Hub id instead of its "
             "name."
         )
@@ -1094,7 +1094,8 @@ def _check_blank_texts(name: str, examples: "datasets.Dataset") -> None:
         return
     if n_blank == len(examples):
         raise AttnProbeError(
-            f"all {n_blank} {name} texts are blank. Choose another column with --text-column."
+            f"every {name} text is blank, {n_blank} in total. Choose another column with "
+            "--text-column."
         )
     logger.warning(
         "%d of %d %s texts are blank; the model reads them as empty texts",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, TOKENS_COLUMN, read_column
 
@@ -229,7 +230,8 @@ def _convert_coordinates(
         if len(positions) != len(bag):
             raise AttnProbeError(
                 f"column {COORDINATES_COLUMN!r} must have one position per instance, but row {row} "
-                f"has {len(positions)} positions and {len(bag)} instances. Correct this row."
+                f"has {format_count(len(positions), 'position')} and "
+                f"{format_count(len(bag), 'instance')}. Correct this row."
             )
         coordinates.append(positions)
     return coordinates

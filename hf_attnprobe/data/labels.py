@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.data.columns import read_column
 
 
@@ -439,10 +440,14 @@ def read_word_labels(
     for row, (labels, text) in enumerate(zip(values, texts, strict=True)):
         n_words = len(text.split())
         if not isinstance(labels, list) or len(labels) != n_words:
-            received = f"{len(labels)} labels" if isinstance(labels, list) else "no list of labels"
+            received = (
+                format_count(len(labels), "label")
+                if isinstance(labels, list)
+                else "no list of labels"
+            )
             raise AttnProbeError(
-                f"column {column!r} must contain one label per word, but row {row} has {n_words} "
-                f"words and {received}"
+                f"column {column!r} must contain one label per word, but row {row} has "
+                f"{format_count(n_words, 'word')} and {received}"
             )
     all_labels = [
         None if label == IGNORED_LABEL else label for labels in values for label in labels

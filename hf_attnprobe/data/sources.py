@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import check_name, is_path
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import PAIR_COLUMNS, TEXT_COLUMNS, TOKENS_COLUMN, list_columns
@@ -899,7 +900,8 @@ def split_by_holdout(
     n_test = round(share * len(source))
     if n_test == 0:
         raise AttnProbeError(
-            f"--holdout {share:g} selects none of the {len(source)} rows; increase it"
+            f"--holdout {share:g} selects no text of {format_count(len(source), 'row')}; increase "
+            "it"
         )
     order = order_by_hash(range(len(source)))
     rows_by_split = {

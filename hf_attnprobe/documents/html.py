@@ -42,7 +42,7 @@ UNSAFE_IN_SCRIPT = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 """Pattern for characters that must be escaped in JSON within an HTML script element."""
 
 MIN_SECTIONS_FOR_CONTENTS = 5
-"""A page with at least this many visible sections gets a table of contents."""
+"""Smallest number of visible sections with which a page gets a table of contents."""
 
 MAX_SIDE_CAPTION_LENGTH = 420
 """Maximum length, in characters, of a caption next to its chart.

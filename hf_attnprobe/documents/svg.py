@@ -66,7 +66,7 @@ EXCESS_DIGITS = re.compile(r"(?<=\d\.\d)\d{3,}")
 """Pattern for the digits after the first decimal of an SVG coordinate. They are removed."""
 
 MAX_VECTOR_POINTS = 1_000
-"""A series with at most this many points is drawn with vector graphics.
+"""Largest number of points in a series that is drawn with vector graphics.
 
 A larger series is drawn as a bitmap, which keeps the page small.
 """

@@ -36,10 +36,10 @@ MAX_LINE_WIDTH = 100
 """Maximum length, in characters, of a line in a terminal report. Only tables can be wider."""
 
 RESERVED_COLUMN_GROWTH = 8
-"""When a table column is widened, each later column can still grow by this many characters."""
+"""Number of characters by which each later column can still grow after a table column is widened."""
 
 MAX_UNBROKEN_WORD_LENGTH = 30
-"""Words in a table are not split over two lines if they have at most this many characters."""
+"""Length, in characters, up to which a word in a table is not split over two lines."""
 
 
 def render_text(document: Document, *, verbose: bool = False, width: int = MAX_LINE_WIDTH) -> str:
@@ -156,9 +156,9 @@ def _format_table(block: Table, width: int) -> str:
         table.add_row(*map(_build_rich_text, row))
     # The console is wide enough for any table, because rich would otherwise shorten numbers.
     console = Console(file=StringIO(), width=100_000, color_system=None)
-    with console.capture() as captured:
+    with console.capture() as capture:
         console.print(table)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def _compute_column_widths(table: Table, width: int) -> list[int]:
@@ -178,7 +178,7 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
         max_widths.append(max(cell.cell_len for cell in cells))
     # Two spaces separate neighbouring columns.
     separators_width = 2 * (len(min_widths) - 1)
-    available = max(0, width - sum(min_widths) - separators_width)
+    available_width = max(0, width - sum(min_widths) - separators_width)
     widths = list(min_widths)
     growth = [high - low for low, high in zip(min_widths, max_widths, strict=True)]
     # Widen the columns that need the least space first. The space that they do not need remains
@@ -186,12 +186,13 @@ def _compute_column_widths(table: Table, width: int) -> list[int]:
     columns_by_growth = sorted(range(len(widths)), key=lambda k: growth[k])
     for n_widened, k in enumerate(columns_by_growth):
         n_remaining = len(widths) - n_widened
-        share = max(
-            available // n_remaining, available - RESERVED_COLUMN_GROWTH * (n_remaining - 1)
+        max_growth = max(
+            available_width // n_remaining,
+            available_width - RESERVED_COLUMN_GROWTH * (n_remaining - 1),
         )
-        extra = min(growth[k], share)
-        widths[k] += extra
-        available -= extra
+        column_growth = min(growth[k], max_growth)
+        widths[k] += column_growth
+        available_width -= column_growth
     return widths
 
 

@@ -85,7 +85,7 @@ MAP_LENGTH = 60
 """Number of tokens that a map of patches or instances counts for :data:`MAX_PAGE_TOKENS`."""
 
 MAX_MENTIONED_SHARE = 0.99
-"""A report mentions the share of attention on the displayed tokens if it is below this limit."""
+"""Share of attention on the displayed tokens below which a report mentions this share."""
 
 INVISIBLE_CHARACTERS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
@@ -128,10 +128,10 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
     aside = f" ({attention_notes})" if attention_notes else ""
     items: list[InlineText] = [(f"attention{aside}: ", *_mark_weights(text))]
     if text.unit_map is not None:
-        items = [(f"attention{aside}, largest: ", *_list_largest(text, "attention"))]
+        items = [(f"attention{aside}, largest: ", *_list_largest_scores(text, "attention"))]
     for name in (*UNSIGNED_ALTERNATIVES, *SIGNED_RANKINGS):
         if name in text.scores:
-            items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest(text, name)))
+            items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest_scores(text, name)))
     # Only prompts for language models, which are answered, have a unit.
     if text.unit:
         predicted_verb, label_verb = "answered", "expected"
@@ -175,7 +175,7 @@ def describe_attention_share(text: HighlightedText) -> list[str]:
     return notes
 
 
-def _list_largest(text: HighlightedText, name: str) -> list[str]:
+def _list_largest_scores(text: HighlightedText, name: str) -> list[str]:
     """List the tokens with the largest absolute scores, each with its score."""
     scores = text.scores[name]
     sign = "+" if name in SIGNED_RANKINGS else ""
@@ -237,8 +237,8 @@ def describe_unit_maps(text: HighlightedText) -> str:
     n_units = f"{len(text.tokens):,} {form_plural(unit_map.unit)}"
     for name, title in MAP_TITLES.items():
         if name in text.scores:
-            largest = "".join(map(str, _list_largest(text, name)))
-            sentences.append(f"Map of the {title} of {n_units}, the largest: {largest}.")
+            largest_scores = "".join(map(str, _list_largest_scores(text, name)))
+            sentences.append(f"Map of the {title} of {n_units}, the largest: {largest_scores}.")
     return " ".join(sentences)
 
 
@@ -307,14 +307,14 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
     """
     for name in list_ranking_names([text]):
         scores = text.scores[name]
-        largest = max((abs(score) for score in scores if not math.isnan(score)), default=0.0)
+        largest_score = max((abs(score) for score in scores if not math.isnan(score)), default=0.0)
         is_signed = name in SIGNED_RANKINGS
         output = "answer" if text.unit else "prediction"
         meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit or "word", output=output)
-        if scores and largest < NEGLIGIBLE_SCORE:
+        if scores and largest_score < NEGLIGIBLE_SCORE:
             # Shading is relative to the largest score, which would exaggerate tiny scores.
             meaning = "all below 1e-6"
-            largest = 0.0
+            largest_score = 0.0
         notes = describe_attention_share(text) if name == "attention" else []
         if is_signed and text.speaks_for:
             notes = [f"+ for {text.speaks_for}"]
@@ -323,7 +323,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
             RANKING_TITLES.get(name, name),
             "; ".join(filter(None, [meaning, *notes])),
             is_signed,
-            list(_shade_tokens(text, name, largest)),
+            list(_shade_tokens(text, name, largest_score)),
         )
 
 
@@ -383,14 +383,14 @@ def list_passage_units(text: HighlightedText) -> list[PassageUnit]:
 
 
 def _shade_tokens(
-    text: HighlightedText, name: str, largest: float
+    text: HighlightedText, name: str, largest_score: float
 ) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield five strings per token: its heading, space, CSS classes, text and score.
 
     Args:
         text: the text with its scores.
         name: name of the ranking.
-        largest: largest absolute score; the shade of a token is relative to it.
+        largest_score: largest absolute score; the shade of a token is relative to it.
 
     Yields:
         Tuples as described in :class:`ShadedRanking`.
@@ -405,7 +405,7 @@ def _shade_tokens(
         if name == "attention" and text.around and k > 0:
             # The text before the first unit is part of the chat template, which is not displayed.
             heading = strip_chat_markers(text.around[k]) or heading
-        shade = _compute_shade(score, largest)
+        shade = _compute_shade(score, largest_score)
         # In the page's CSS, s1 to s9 are shades, and m changes the colour of a negative score.
         css_classes = []
         if shade > 0:
@@ -420,15 +420,15 @@ def _shade_tokens(
         yield heading, space, " ".join(css_classes), token, printed_score
 
 
-def _compute_shade(score: float, largest: float) -> int:
+def _compute_shade(score: float, largest_score: float) -> int:
     """Compute the shade of a token from its score.
 
     The shade is a number from 0 (no shade) to 9, in proportion to the absolute score.
 
     Args:
         score: the token's score; NaN gets no shade.
-        largest: largest absolute score in the text; with 0, no token is shaded.
+        largest_score: largest absolute score in the text; with 0, no token is shaded.
     """
-    if math.isnan(score) or not largest:
+    if math.isnan(score) or not largest_score:
         return 0
-    return min(N_SHADES, int(abs(score) / largest * N_SHADES + 0.5))
+    return min(N_SHADES, int(abs(score) / largest_score * N_SHADES + 0.5))

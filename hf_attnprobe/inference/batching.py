@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.hardware import split_into_chunks
 from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.inference.encoding import Text
@@ -108,7 +109,7 @@ def split_for_model(adapter: AttentionModelBase, texts: Sequence[Text]) -> Itera
 
 def describe_text(text: Text) -> str:
     """Describe a text in an error message, such as "text 3 of 27 tokens"."""
-    return f"text {text.example_id} of {text.n_tokens} tokens"
+    return f"text {text.example_id} of {format_count(text.n_tokens, 'token')}"
 
 
 def collate(

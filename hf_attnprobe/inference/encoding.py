@@ -29,6 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.layout import get_embeddings_module, get_image_shape
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.data.columns import find_image_column, read_column, read_image_column
 from hf_attnprobe.data.model_inputs import list_input_columns
@@ -369,7 +370,8 @@ def tokenize(
     if not texts:
         suffix = "" if segment is None else f" in the segment {segment}"
         raise AttnProbeError(
-            f"none of the {len(ids)} texts has tokens{suffix}. Check the text column."
+            f"expected texts with tokens{suffix}, got none in {format_count(len(ids), 'text')}. "
+            "Check the text column."
         )
     return TokenizedSplit(
         texts,

@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.input_names import TEXT_INPUT, TOKEN_INPUT, WORD_INPUT
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS, list_input_columns
@@ -176,9 +177,10 @@ def align_model_inputs(
                 value = _remove_padding(value, padding_masks[row])
             if word_indices is None and len(value) != len(token_ids):
                 raise AttnProbeError(
-                    f"the model reads the column {name!r}, which has {len(value)} values for text "
-                    f"{ids[row]}, but this text has {len(token_ids)} tokens. Provide one value per "
-                    "word or per token (including special tokens), or remove the column."
+                    f"the model reads the column {name!r}, which has "
+                    f"{format_count(len(value), 'value')} for text {ids[row]}, but this text has "
+                    f"{format_count(len(token_ids), 'token')}. Provide one value per word or per token "
+                    "(including special tokens), or remove the column."
                 )
             if word_indices is not None:
                 special_values = _make_special_values(tokenizer, name, value, token_ids)

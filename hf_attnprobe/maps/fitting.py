@@ -31,6 +31,7 @@ from hf_attnprobe.audits.user_scores import UserScores, attach_scores
 from hf_attnprobe.cards.metadata import DatasetReference, strip_local_folders
 from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.core.serialization import convert_to_plain
@@ -575,8 +576,8 @@ def judge_gate(report: Report) -> tuple[tuple[GateValue, ...], str]:
             problems.append(f"{rule.name.lower()} could not be measured")
             continue
         if finding.n < MIN_DISPLAYED_TEXTS:
-            noun = "text" if finding.n == 1 else "texts"
-            problems.append(f"{rule.name.lower()} was measured on only {finding.n} {noun}")
+            count = format_count(finding.n, "text")
+            problems.append(f"{rule.name.lower()} was measured on only {count}")
             continue
         values.append(GateValue(key, str(finding.answer), finding.estimate))
         if finding.answer == Answer.NO:

@@ -33,6 +33,7 @@ from hf_attnprobe.audits.site_selection import parse_head_sets
 from hf_attnprobe.audits.split_samples import set_reference
 from hf_attnprobe.core.distributed import get_process_state
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.core.serialization import convert_fields
 from hf_attnprobe.data.examples import get_dataset_name
@@ -176,7 +177,7 @@ class DetectionLimitReport(DocumentedResult):
         effect of a given dose). The tables state which effects the tests detect.
         """
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        n_texts = f"{self.n_texts} texts"
+        n_texts = format_count(self.n_texts, "text")
         if self.n < self.n_texts:
             n_texts += f" ({self.n} different)"
         provenance = (
@@ -275,7 +276,9 @@ def _describe_head(
             size: estimate_detection_limit(values, size, seed, rule) for size in (n // 2, n, 2 * n)
         }
         limits = {
-            f"{size} texts": _format_limit(interpolate_effect(probability_changes, limit))
+            format_count(size, "text"): _format_limit(
+                interpolate_effect(probability_changes, limit)
+            )
             for size, limit in limits_by_size.items()
         }
         draws = draw_text_counts(values.shape[1], n, seed)

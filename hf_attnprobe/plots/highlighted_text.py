@@ -43,7 +43,7 @@ REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
 """Reasons for displaying example texts, in the order in which a page displays the texts."""
 
 NEGLIGIBLE_SCORE = 1e-6
-"""Scores with a smaller absolute value count as 0, because they may be rounding errors."""
+"""Absolute value below which a score counts as 0, because it may be a rounding error."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class HighlightedText:
         has_valid_positions = positions <= set(range(n_units))
         if not has_valid_lengths or not has_valid_positions:
             raise ValueError(
-                f"text {self.example_id} has {n_units} tokens. Pass one score per token for each "
-                f"ranking, and only positions from 0 to {n_units - 1}."
+                f"text {self.example_id} needs one score per token for each ranking, {n_units} in "
+                f"total, and only positions from 0 to {n_units - 1}."
             )
 
     @property
@@ -237,18 +237,18 @@ class HighlightedText:
         The sentence is empty if no deletion makes the answer at least twice as likely.
         """
         losses = self.scores["leave_one_out"]
-        opposing = min(range(len(losses)), key=losses.__getitem__)
-        gain = -losses[opposing]
+        opposing_unit = min(range(len(losses)), key=losses.__getitem__)
+        gain = -losses[opposing_unit]
         if gain < HALVING_LOSS:
             return ""
         return (
-            f" Without {self.unit} {opposing + 1}, the answer would be "
+            f" Without {self.unit} {opposing_unit + 1}, the answer would be "
             f"{_format_factor(gain)} times more likely."
         )
 
     @property
     def _margin_summary(self) -> str:
-        """Sentence about the unit that favours the answer most over another given answer.
+        """Sentence about the unit that favours the answer most over the other answer in the data.
 
         The margin is the difference between the log-probabilities of both answers. The sentence is
         empty if there is no other answer.
@@ -321,8 +321,9 @@ class HighlightedText:
             row = f"{token:<{width}}"
             for name in columns:
                 value, number_format = self.scores[name][k], PRINTED_WORD_COLUMNS[name][1]
-                printed = MISSING_SCORE_TEXT if math.isnan(value) else format(value, number_format)
-                row += f"{printed:>18}"
+                is_missing = math.isnan(value)
+                score = MISSING_SCORE_TEXT if is_missing else format(value, number_format)
+                row += f"{score:>18}"
             lines.append(row)
         if self.attention_of:
             lines.append(f"attention: {self.attention_of}")

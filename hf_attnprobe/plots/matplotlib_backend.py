@@ -155,7 +155,7 @@ VECTOR_FILE_STYLE: dict[Any, Any] = {
 MAX_X_LABEL_WIDTH = 44
 """Maximum number of characters in a line of a chart title or x-axis label.
 
-Longer ones are wrapped.
+Longer titles and labels are wrapped.
 """
 
 MAX_Y_LABEL_WIDTH = 30
@@ -174,10 +174,10 @@ LIGHT_TEXT_COLOUR = "#fefefe"
 """Colour of the numbers in a heat map's dark cells, on light and dark pages."""
 
 MAX_HEADS_IN_COLUMN = 12
-"""A heat map fits one text column of a paper if layers have at most this many heads."""
+"""Largest number of heads per layer with which a heat map fits one text column of a paper."""
 
 MAX_NUMBERED_HEADS = 24
-"""A heat map prints numbers in its cells if layers have at most this many heads."""
+"""Largest number of heads per layer with which a heat map prints numbers in its cells."""
 
 CATEGORY_ROW_FILL = 0.8
 """Proportion of a category's row height over which its values are spread.
@@ -195,7 +195,7 @@ SMALL_MARKER_SIZE = 2.5
 """Diameter, in points (1/72 inch), of the markers in a series with many data points."""
 
 MAX_LARGE_MARKERS = 50
-"""A series with at most this many data points gets large markers.
+"""Largest number of data points with which a series gets large markers.
 
 A longer series gets small, pale markers.
 """
@@ -659,8 +659,8 @@ def _print_cell_numbers(chart: HeatMap, image: mpl.image.AxesImage, ax: Axes) ->
     Negative numbers have a sign, so that readers need not distinguish colours.
     """
     values = np.asarray(chart.values, dtype=np.float64)
-    largest = float(np.nanmax(np.abs(values), initial=0.0))
-    n_digits = 3 if largest < MIN_COLOUR_SCALE_END else 2
+    largest_value = float(np.nanmax(np.abs(values), initial=0.0))
+    n_digits = 3 if largest_value < MIN_COLOUR_SCALE_END else 2
     for (row, column), value in np.ndenumerate(values):
         text, colour, weight = "–", DARK_TEXT_COLOUR, "normal"
         if not np.isnan(value):
@@ -767,15 +767,15 @@ def _list_shaded_words(
 ) -> Iterator[tuple[str, bool, dict[str, Any]]]:
     """Yield each word of a text, whether it follows the previous one without a space, and its style."""
     scores = text.scores[ranking]
-    largest = max((abs(score) for score in scores if is_drawable(score)), default=0.0)
+    largest_score = max((abs(score) for score in scores if is_drawable(score)), default=0.0)
     n_words = 0
     for k, (unit, score) in enumerate(zip(text.tokens, scores, strict=True)):
         style: dict[str, Any] = {}
-        if is_drawable(score) and largest > NEGLIGIBLE_SCORE and score:
+        if is_drawable(score) and largest_score > NEGLIGIBLE_SCORE and score:
             colour = ATTENTION_COLOUR
             if ranking in SIGNED_RANKINGS:
                 colour = SIGN_COLOURS[int(score > 0)]
-            opacity = MAX_SHADE_OPACITY * abs(score) / largest
+            opacity = MAX_SHADE_OPACITY * abs(score) / largest_score
             style["bbox"] = {"facecolor": colour, "alpha": opacity, "linewidth": 0, "pad": 1.0}
         # A unit of a prompt is a sentence, which may need several lines.
         for position, word in enumerate(unit.split() or [unit]):
@@ -795,7 +795,10 @@ MAP_BACKGROUND_OPACITY = 0.55
 """Opacity of the greyscale image below a map of its patches."""
 
 MAX_VECTOR_INSTANCES = 1000
-"""A map with more instances is drawn as a bitmap, which keeps its file small."""
+"""Largest number of instances in a map that is drawn with vector graphics.
+
+A map with more instances is drawn as a bitmap, which keeps its file small.
+"""
 
 INSTANCE_COLOUR = (0.47, 0.47, 0.47, 0.35)
 """Colour of the outline of an instance, as red, green, blue and opacity."""
@@ -830,12 +833,12 @@ def draw_unit_maps(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
             first_panel = panels.pop(0)
             first_panel.imshow(picture, interpolation="none")
             first_panel.set_title(unit_map.input_name)
-            grey = np.asarray(Image.fromarray(picture).convert("L"))
+            grey_picture = np.asarray(Image.fromarray(picture).convert("L"))
         for ranking, panel in zip(rankings, panels, strict=True):
             colours = _colour_scores(text.scores[ranking], is_signed=ranking in SIGNED_RANKINGS)
             if picture is not None:
                 panel.imshow(
-                    grey, cmap="gray", vmin=0, vmax=255, alpha=MAP_BACKGROUND_OPACITY
+                    grey_picture, cmap="gray", vmin=0, vmax=255, alpha=MAP_BACKGROUND_OPACITY
                 ).set_interpolation("none")
             _draw_units(unit_map, colours, panel)
             panel.set_title(f"{titles[ranking]}\n{_describe_largest_score(text, ranking)}")
@@ -846,8 +849,8 @@ def _decode_picture(picture: str) -> np.ndarray | None:
     """Decode an image in base64 to an array ``[height, width, 3]``; None if it is empty."""
     if not picture:
         return None
-    with Image.open(io.BytesIO(base64.b64decode(picture))) as opened:
-        return np.asarray(opened.convert("RGB"))
+    with Image.open(io.BytesIO(base64.b64decode(picture))) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 def _set_limits(unit_map: UnitMap, panels: Sequence[Axes], picture: np.ndarray | None) -> float:
@@ -872,14 +875,14 @@ def _set_limits(unit_map: UnitMap, panels: Sequence[Axes], picture: np.ndarray |
 def _colour_scores(scores: Sequence[float], *, is_signed: bool) -> np.ndarray:
     """Return a colour for each score, ``[units, 4]``; the opacity is proportional to its size."""
     values = np.array([score if is_drawable(score) else 0.0 for score in scores])
-    largest = np.abs(values).max(initial=0.0)
+    largest_score = np.abs(values).max(initial=0.0)
     colours = np.zeros((len(values), 4))
     colours[:, :3] = mpl.colors.to_rgb(ATTENTION_COLOUR)
     if is_signed:
-        opposing, supporting = map(mpl.colors.to_rgb, SIGN_COLOURS)
-        colours[:, :3] = np.where(values[:, None] < 0, opposing, supporting)
-    if largest > NEGLIGIBLE_SCORE:
-        colours[:, 3] = MAX_MAP_OPACITY * np.abs(values) / largest
+        opposing_colour, supporting_colour = map(mpl.colors.to_rgb, SIGN_COLOURS)
+        colours[:, :3] = np.where(values[:, None] < 0, opposing_colour, supporting_colour)
+    if largest_score > NEGLIGIBLE_SCORE:
+        colours[:, 3] = MAX_MAP_OPACITY * np.abs(values) / largest_score
     return colours
 
 
@@ -912,13 +915,13 @@ def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
 def _describe_largest_score(text: HighlightedText, ranking: str) -> str:
     """Describe the colours of a map: its largest score and, if it has both signs, their meaning."""
     drawable_scores = [score for score in text.scores[ranking] if is_drawable(score)]
-    largest = max(drawable_scores, key=abs, default=0.0)
-    if abs(largest) <= NEGLIGIBLE_SCORE:
+    largest_score = max(drawable_scores, key=abs, default=0.0)
+    if abs(largest_score) <= NEGLIGIBLE_SCORE:
         return "all below 1e-6"
     if ranking not in SIGNED_RANKINGS:
-        return f"strongest colour: {largest:.2g}"
+        return f"strongest colour: {largest_score:.2g}"
     meaning = "blue supports, red opposes" if min(drawable_scores) < 0 else "blue supports"
-    return f"strongest colour: {largest:+.2g}; {meaning}".replace("-", "−")
+    return f"strongest colour: {largest_score:+.2g}; {meaning}".replace("-", "−")
 
 
 # --- saved texts --------------------------------------------------------------------------
@@ -978,10 +981,7 @@ def _wrap(text: str, width: int = MAX_LEGEND_WIDTH) -> str:
 # --- saved figures ----------------------------------------------------------------------
 
 CAPTIONS_FILE = "captions.md"
-"""Name of the Markdown file with the captions of saved figures.
-
-It is in the folder of the figures.
-"""
+"""Name of the Markdown file with the captions of saved figures, in the folder of the figures."""
 
 
 def save_charts(

@@ -1,4 +1,4 @@
-"""What a report recommends instead of attention: a measured ranking that passes, or a fitted map."""
+"""Recommends what to show instead of attention: a measured ranking that passes, or a fitted map."""
 
 import math
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from hf_attnprobe.storage.provenance import (
 
 
 RECOMMENDED_RANKINGS = ("last_layer", "rollout", "product", "input_gradient")
-"""Rankings that a report may recommend instead of attention, those of attention first.
+"""Rankings that a report may recommend instead of attention. The first two are computed from attention.
 
-Leave-one-out is not among them, because faithfulness compares all rankings with the effects of single
-units. The user-provided scores are not either, because the report is about them.
+Leave-one-out is not recommended, because faithfulness compares all rankings with the effects of single
+units. User-provided scores are not recommended, because the report is about them.
 """
 
 
@@ -33,7 +33,7 @@ class MeasuredRanking:
     Attributes:
         name: Name of the ranking in the rows, such as "product".
         label: Name in reports, such as "attention × gradient".
-        faithfulness: Its faithfulness with the confidence interval.
+        faithfulness: Faithfulness of the ranking, with the confidence interval.
     """
 
     name: str
@@ -47,10 +47,11 @@ class MeasuredRanking:
 def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
     """Find the measured ranking that passes although attention does not.
 
-    A ranking passes if its faithfulness alone gets the answer yes, and is larger than that of attention.
-    Otherwise, attention fails for another reason, such as its path share. Both are read from the same
-    texts. Because up to four rankings are compared on these texts, the interval of the best one is
-    slightly optimistic. ``fit_map`` certifies a map on texts that the choice did not see.
+    A ranking passes if its faithfulness gets the answer yes, and is larger than the faithfulness of
+    attention. If attention has the larger faithfulness, it fails for another reason, such as its path
+    share, and no ranking is recommended. Both numbers are computed from the same texts. Because up to
+    four rankings are compared on these texts, the interval of the best one is slightly optimistic.
+    ``fit_map`` certifies a map on other texts than those by which the map was chosen.
 
     Args:
         report: Result of an audit, with rows.
@@ -79,7 +80,7 @@ def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
 
 
 def measure_ranking(report: AuditResult, name: str) -> MeasuredRanking | None:
-    """Measure the faithfulness of a ranking, as an audit measures that of attention.
+    """Return a ranking with its faithfulness, which is measured like the faithfulness of attention.
 
     Args:
         report: Result of an audit, with rows.
@@ -95,7 +96,7 @@ def measure_ranking(report: AuditResult, name: str) -> MeasuredRanking | None:
 
 
 def measure_fitted_map(report: AuditResult) -> MeasuredRanking | None:
-    """Measure the faithfulness of the fitted attention map; None if the audit evaluated no map.
+    """Return the fitted attention map with its faithfulness; None if the audit evaluated no map.
 
     Args:
         report: Result of an audit, with rows.
@@ -105,7 +106,7 @@ def measure_fitted_map(report: AuditResult) -> MeasuredRanking | None:
 
 
 def grade_ranking(report: AuditResult, ranking: MeasuredRanking) -> Answer:
-    """Answer whether a ranking shows what the predictions are based on.
+    """Grade the faithfulness of a ranking: whether it shows what the predictions are based on.
 
     Args:
         report: Result of an audit.
@@ -116,7 +117,7 @@ def grade_ranking(report: AuditResult, ranking: MeasuredRanking) -> Answer:
 
 
 def get_ranking_labels(report: AuditResult) -> dict[str, str]:
-    """Return the names in reports of all rankings with a faithfulness, by their name in the rows.
+    """Map the name of each ranking in the rows to its label in reports.
 
     Args:
         report: Result of an audit.
@@ -131,7 +132,7 @@ def get_ranking_labels(report: AuditResult) -> dict[str, str]:
 
 
 def measure_all_rankings(report: AuditResult) -> list[MeasuredRanking]:
-    """Measure the faithfulness of attention and of all rankings that were compared with it.
+    """List attention and all rankings that were compared with attention, with their faithfulness.
 
     Args:
         report: Result of an audit, with rows.
@@ -184,8 +185,8 @@ def choose_displayed_ranking(report: AuditResult) -> str | None:
         report: Result of an audit, with rows.
 
     Returns:
-        Name of the ranking in the rows: that of the fitted map, or of the ranking that the report
-        recommends. None if there is neither.
+        Name of a ranking in the rows: the fitted map, or the ranking that the report recommends. None
+        if the audit has neither.
     """
     ranking = measure_fitted_map(report) or find_passing_ranking(report)
     return None if ranking is None else ranking.name
@@ -203,10 +204,10 @@ def describe_fitted_map(report: AuditResult) -> str:
     fitted_map = report.provenance.get(FITTED_MAP_KEY)
     if fitted_map is None:
         return ""
-    measured = measure_fitted_map(report)
+    map_ranking = measure_fitted_map(report)
     number = "not measured"
-    if measured is not None and (measured.faithfulness.n or 0) >= MIN_DISPLAYED_TEXTS:
-        number = measured.faithfulness.interval_text
+    if map_ranking is not None and (map_ranking.faithfulness.n or 0) >= MIN_DISPLAYED_TEXTS:
+        number = map_ranking.faithfulness.interval_text
     description = fitted_map["description"]
     return (
         f"{description[:1].upper()}{description[1:]}: faithfulness {number} in this audit. "
@@ -220,7 +221,7 @@ NO_ALTERNATIVE = "No other ranking that was measured passes either."
 FIT_MAP_FOLDER = "map"
 """Output folder in the suggested command."""
 N_FIT_MAP_PROMPTS = 80
-"""Number of prompts that are advisable to fit a map: 20 to choose it and 60 to certify it."""
+"""Advisable number of prompts for fitting a map: 20 to choose the map, and 60 to certify it."""
 FIT_MAP_TIME_FACTOR = 1.2
 """Time to fit a map, as a multiple of an audit of the same prompts.
 
@@ -249,15 +250,16 @@ SETTINGS_NOT_FOR_FIT_MAP = (
 def recommend_fit_map(report: AuditResult) -> NextStep | None:
     """Recommend to fit an attention map of a language model whose mean attention does not pass.
 
-    Single heads of a language model may pass although their mean does not. An ordinary audit of a
-    language model measures no ranking that could be shown instead.
+    Single heads of a language model may pass although the mean over all heads does not. An ordinary
+    audit of a language model measures no ranking that could be shown instead of this mean.
 
     Args:
         report: Result of an audit.
 
     Returns:
-        The command with the time that it takes. None if the answer is neither no nor partly, or if a
-        fitted map or another passing ranking was measured.
+        The command with the time that it takes, or the advice to add prompts if the data set has too
+        few. None if the answer is neither no nor partly, or if a fitted map or another passing ranking
+        was measured.
     """
     conclusion = conclude(report.findings)
     if conclusion.answer not in (Answer.NO, Answer.PARTLY) or conclusion.is_closed:
@@ -265,6 +267,13 @@ def recommend_fit_map(report: AuditResult) -> NextStep | None:
     if report.words.kind != "answer" or choose_displayed_ranking(report) is not None:
         return None
     n_prompts = max(N_FIT_MAP_PROMPTS, report.n)
+    n_available = report.provenance.get("n_available", n_prompts)
+    if n_available < n_prompts:
+        return NextStep(
+            "With attnprobe fit-map, you can look for heads whose attention shows what the answers are "
+            f"based on. This takes about {n_prompts} prompts, but the data set contains only "
+            f"{n_available}. Add more of them."
+        )
     factor = FIT_MAP_TIME_FACTOR * n_prompts / report.n
     advice = (
         "Look for heads whose attention shows what the answers are based on. With "
@@ -300,6 +309,7 @@ def recommend_alternative(report: AuditResult) -> str | None:
         return None
     if report.words.kind == "answer" and measure_fitted_map(report) is None:
         return None
-    names = (*RECOMMENDED_RANKINGS, "map")
-    has_other_ranking = any(measure_ranking(report, name) is not None for name in names)
+    rankings = [measure_ranking(report, name) for name in RECOMMENDED_RANKINGS]
+    rankings.append(measure_fitted_map(report))
+    has_other_ranking = any(ranking is not None for ranking in rankings)
     return NO_ALTERNATIVE if has_other_ranking else None

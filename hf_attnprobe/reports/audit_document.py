@@ -270,7 +270,7 @@ def describe_targets(report: AuditResult) -> list[str]:
             tests_by_target.setdefault(str(options["target"]), []).append(test)
     return [
         f"{', '.join(tests)}: these tests explain the decision for or against the class {target}. "
-        f'There, "the predicted class" is the side of the text ({target}, or all other classes '
+        f'In their results, "the predicted class" is the side of the text ({target}, or all other classes '
         "together), and a decision flips if the text changes sides."
         for target, tests in tests_by_target.items()
     ]
@@ -409,7 +409,10 @@ def describe_classes(report: AuditResult) -> str | None:
         n_predicted[name] = max(text_counts, default=0)
     if not any(n_predicted.values()):
         return ", ".join(classes)
-    return ", ".join(f"{name} (predicted for {n:,} texts)" for name, n in n_predicted.items())
+    return ", ".join(
+        f"{name} (predicted for {markdown.format_count(n, 'text')})"
+        for name, n in n_predicted.items()
+    )
 
 
 # --- the questions ----------------------------------------------------------------------------
@@ -453,7 +456,7 @@ def build_question_block(finding: Finding, words: Wording, *notes: str | None) -
 def _list_reference_numbers(finding: Finding) -> list[InlineText]:
     """List the numbers with which a finding can be compared, such as "accuracy: 0.91".
 
-    In the stored results, they are called yardsticks.
+    In the stored results, these numbers are called yardsticks.
     """
     descriptions = RULES[finding.rule].yardsticks
     items: list[InlineText] = []
@@ -634,7 +637,7 @@ NOT_REPEATABLE_NOTE = (
 
 STORED_NUMBERS_NOTE = (
     "The numbers are stored next to report.html in the audit's folder: rows/ contains one row for "
-    "each text and statistic, summary.json contains the means."
+    "each text and statistic, and summary.json contains the means."
 )
 """Sentence about the files in which an audit stores its numbers."""
 

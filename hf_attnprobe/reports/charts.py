@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.plots.chart import Chart, Reference, Series
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.evidence import Evidence
@@ -46,6 +47,9 @@ The distance is the largest change of attention that keeps the output nearly the
 exact, it is the largest change that a search found.
 """
 
+SEARCHED_DISTANCE_LABEL = "found by a search"
+"""Label in a chart's legend if the chart shows the largest distance that a search found."""
+
 NO_INTERVAL = (float("nan"), float("nan"))
 """Ends of the error bar of a value without a confidence interval.
 
@@ -62,21 +66,23 @@ def build_score_chart(findings: Sequence[Finding]) -> Chart | None:
     Returns:
         The chart; None if faithfulness has no number or too few texts.
     """
-    measured = [
+    measured_findings = [
         finding
         for finding in findings
         if finding.role in ("score", "part") and finding.number and finding.n >= MIN_DISPLAYED_TEXTS
     ]
-    scores = [finding for finding in measured if finding.role == "score"]
+    scores = [finding for finding in measured_findings if finding.role == "score"]
     if not scores:
         return None
     (score,) = scores
-    intervals = [finding.ci95 or NO_INTERVAL for finding in measured]
-    sentences = (f"{finding.name}: {finding.number} ({finding.answer})." for finding in measured)
+    intervals = [finding.ci95 or NO_INTERVAL for finding in measured_findings]
+    sentences = (
+        f"{finding.name}: {finding.number} ({finding.answer})." for finding in measured_findings
+    )
     thresholds = score.rule_with_thresholds.thresholds
     # The scale has no lower limit, because an order can be worse than a random one.
     lows = [low for low, _ in intervals if not math.isnan(low)]
-    lowest = min([0.0, *lows, *(finding.value for finding in measured)])
+    lowest = min([0.0, *lows, *(finding.value for finding in measured_findings)])
     return Chart(
         key="faithfulness",
         title="Faithfulness and its parts",
@@ -88,11 +94,11 @@ def build_score_chart(findings: Sequence[Finding]) -> Chart | None:
         series=(
             Series(
                 "",
-                tuple(finding.name.lower() for finding in measured),
-                tuple(finding.value for finding in measured),
+                tuple(finding.name.lower() for finding in measured_findings),
+                tuple(finding.value for finding in measured_findings),
                 tuple(low for low, _ in intervals),
                 tuple(high for _, high in intervals),
-                tuple(finding.n for finding in measured),
+                tuple(finding.n for finding in measured_findings),
             ),
         ),
         references=tuple(Reference(name, value) for name, value in thresholds.items()),
@@ -196,15 +202,15 @@ def _split_by_prediction(
         predictions: the model's prediction for each text.
         classes: class names.
     """
-    predicted = predictions.align_to(evidence.texts.index).get_values("predicted_class")
-    indices = sorted(int(k) for k in pd.unique(predicted) if not np.isnan(k))
+    predicted_classes = predictions.align_to(evidence.texts.index).get_values("predicted_class")
+    indices = sorted(int(k) for k in pd.unique(predicted_classes) if not np.isnan(k))
     if not 2 <= len(indices) <= MAX_CLASS_SERIES:
         return
     # Without a name, a class cannot be printed in the legend.
     if indices[0] < 0 or indices[-1] >= len(classes):
         return
     for k in indices:
-        is_member = predicted == k
+        is_member = predicted_classes == k
         if is_member.sum() >= MIN_DISPLAYED_TEXTS:
             yield TextGroup(f"predicted {classes[k]}", k, evidence.select_texts(is_member))
 
@@ -219,14 +225,14 @@ def describe_distance_type(evidence: SiteEvidence) -> str:
         evidence: statistics of one head, or of all heads together.
 
     Returns:
-        "exact", "found", or for example "exact in 60%, else found".
+        "exact", "found by a search", or for example "exact in 60%, else found by a search".
     """
     exact_share = evidence.estimate_mean("epsilon_max_jsd_exact")
     if not exact_share.n or exact_share.value == 0:
-        return "found"
+        return SEARCHED_DISTANCE_LABEL
     if exact_share.value == 1:
         return EXACT_DISTANCE_LABEL
-    return f"exact in {exact_share.value:.0%}, else found"
+    return f"exact in {exact_share.value:.0%}, else {SEARCHED_DISTANCE_LABEL}"
 
 
 def format_estimate(estimate: Estimate) -> str:
@@ -436,7 +442,7 @@ def _describe_taus(
 ) -> tuple[str, ...]:
     """Describe a histogram of rank correlations τ in sentences.
 
-    They contain the mean τ of each group, the value of τ by chance, and the number of texts without
+    The sentences contain the mean τ of each group, the value of τ by chance, and the number of texts without
     τ.
 
     Args:
@@ -448,19 +454,26 @@ def _describe_taus(
     clauses = []
     for group in groups:
         tau = group.evidence.estimate_mean(column)
-        significant = group.evidence.estimate_mean(f"attention_{measure}_significant")
-        significance = f", {significant.value:.0%} of them significant" if significant.n else ""
-        clauses.append(f"{format_estimate(tau)} for {group.name} ({tau.n} texts{significance})")
+        significant_share = group.evidence.estimate_mean(f"attention_{measure}_significant")
+        significance = ""
+        if significant_share.n:
+            significance = f", {significant_share.value:.0%} of them significant"
+        clauses.append(
+            f"{format_estimate(tau)} for {group.name} ({format_count(tau.n or 0, 'text')}{significance})"
+        )
     n_undefined = len(evidence.values) - len(evidence.values.get_defined_values(column))
-    undefined: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if n_undefined:
         texts = "text has" if n_undefined == 1 else "texts have"
-        undefined = (f"{n_undefined} {texts} no τ: not reached yet, or nothing to rank.",)
+        notes = (
+            f"{n_undefined} {texts} no τ, because the test has not reached the text, or because there "
+            "is nothing to rank.",
+        )
     explanation = "0 is chance and 1 the same order"
     chance_rate = evidence.estimate_mean("significant_by_chance")
     if chance_rate.n:
         explanation += f"; unrelated orders agree significantly in {chance_rate.value:.1%} of texts"
-    return f"Mean τ is {', '.join(clauses)}.", f"{explanation}.", *undefined
+    return f"Mean τ is {', '.join(clauses)}.", f"{explanation}.", *notes
 
 
 # --- change of the output, or of attention, by the largest attention weight -----------
@@ -663,7 +676,7 @@ At each position, the chart shows how many texts have at least this distance.
 """
 
 DISTANCE_TOLERANCE = 1e-9
-"""Attention distances are treated as equal if they differ by at most this many nats.
+"""Largest difference, in nats, between two attention distances that count as equal.
 
 Such a difference may be a rounding error.
 """
@@ -773,7 +786,7 @@ def _describe_distances(
         clauses.append(f"{bound}{median:.2f} if the output may change by {epsilon}")
     n_texts = len(evidence.values.get_defined_values(f"epsilon_max_jsd@{epsilons[0]}"))
     sentence = (
-        f"Median distance (JSD) over {n_texts} texts: {', '.join(clauses)} "
+        f"Median distance (JSD) over {format_count(n_texts, 'text')}: {', '.join(clauses)} "
         f"({evidence.words.distance})"
     )
     if "largest_jsd" in evidence:
@@ -781,10 +794,12 @@ def _describe_distances(
         sentence += f"; {ceiling:.2f} if the output may change by any amount"
     if distance_type == EXACT_DISTANCE_LABEL:
         exactness = "These are exact maxima."
-    elif distance_type == "found":
+    elif distance_type == SEARCHED_DISTANCE_LABEL:
         exactness = "These are the largest distances that a search found, so lower bounds."
     else:
-        exactness = f"They are {distance_type}, which is a lower bound."
+        exactness = (
+            f"These distances are {distance_type}. A distance that a search found is a lower bound."
+        )
     return (
         f"{sentence}.",
         "A line near the ceiling means that the output hardly determines attention.",
@@ -877,7 +892,7 @@ def _build_binned_medians(delta_attention: np.ndarray, delta_js: np.ndarray) -> 
     bins = list(bin_js_by_gap(delta_attention, delta_js))
     low, high = zip(*(b.quartiles for b in bins), strict=True)
     return Series(
-        f"median of all {len(delta_js)} texts, by tenths of Δα",
+        f"median of {format_count(len(delta_js), 'text')}, by tenths of Δα",
         tuple(b.center for b in bins),
         tuple(b.median for b in bins),
         low,
@@ -898,14 +913,15 @@ def _describe_erasure(delta_attention: np.ndarray, delta_js: np.ndarray) -> tupl
     sentences = [
         "Without the largest weight, the output changes by a median of "
         f"{np.median(delta_js):.3f} nats more than without another weight drawn at random "
-        f"({len(delta_js)} texts; 0 is no difference, ln 2 = .69 the maximum). In "
+        f"({format_count(len(delta_js), 'text')}; 0 is no difference, ln 2 = .69 the maximum). In "
         f"{negative_share:.0%} of these texts, the other weight changes the output more."
     ]
     selected_delta_js = delta_js[delta_attention >= 0.5]
     if len(selected_delta_js):
         sentences.append(
             "If the largest weight is larger by at least .5 "
-            f"({len(selected_delta_js)} texts), the median is {np.median(selected_delta_js):.3f}."
+            f"({format_count(len(selected_delta_js), 'text')}), the median is "
+            f"{np.median(selected_delta_js):.3f}."
         )
     return tuple(sentences)
 
@@ -1029,7 +1045,7 @@ def _describe_flips(
 ) -> tuple[str, ...]:
     """Return sentences on how many tokens are erased before the decision flips.
 
-    They compare the order by attention, a random order, and the smallest number of tokens.
+    The sentences compare the order by attention, a random order, and the smallest number of tokens.
     """
     clauses = []
     for key, order in ERASURE_ORDER_NAMES.items():
@@ -1186,4 +1202,4 @@ def _describe_ranking(
             f"; random has {format_estimate(random_mean)}, a difference of "
             f"{format_estimate(difference)}"
         )
-    return f"{sentence} ({mean.n} texts).", spec.explanation
+    return f"{sentence} ({format_count(mean.n or 0, 'text')}).", spec.explanation

@@ -27,8 +27,7 @@ from hf_attnprobe.documents.formats import DocumentedResult, format_json
 from hf_attnprobe.plots.chart import HeatMap
 from hf_attnprobe.reports.audit_document import GLOSSARY
 from hf_attnprobe.reports.head_tables import (
-    EFFECT_MAP_KEY,
-    EFFECT_TITLE,
+    HEAD_MAP_SPECS,
     build_head_map,
     format_head,
 )
@@ -48,7 +47,7 @@ from hf_attnprobe.reports.report import Report, read_audit
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
-from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, LayerHead
+from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, PATH_SHARE_STATISTIC, LayerHead
 from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 from hf_attnprobe.statistics.wording import format_distinct_count
 
@@ -456,7 +455,9 @@ NOT_COMPARED_NOTE = "The numbers for this question are not compared"
 def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
     """Build a heat map for each audit except the first, which shows how its heads differ.
 
-    Each cell contains the effect of one head minus the effect of this head in the first audit.
+    Each cell contains the path share of one head minus the path share of this head in the first
+    audit, because heads are graded by their path shares. If the path shares were not measured in
+    both audits, the cells contain differences of effects.
 
     Args:
         comparison: comparison of two or more audits.
@@ -465,27 +466,47 @@ def build_difference_maps(comparison: AuditComparison) -> Iterator[HeatMap]:
         The maps; audits without single heads have none.
     """
     first_name = comparison.names[0]
+    specs = {spec.rule: spec for spec in HEAD_MAP_SPECS}
     for audit_index, name in enumerate(comparison.names[1:], 1):
-        known_differences = {}
-        for statistic in comparison.statistics:
-            if statistic.statistic == EFFECT_STATISTIC and statistic.is_single_head:
-                # The differences start with the second audit, which has index 1.
-                difference = statistic.differences[audit_index - 1]
-                if difference is not None:
-                    known_differences[statistic.site] = difference
-        if known_differences:
+        path_share_differences = _select_head_differences(
+            comparison, PATH_SHARE_STATISTIC, audit_index
+        )
+        if path_share_differences:
+            spec, differences = specs["path_share"], path_share_differences
+        else:
+            spec = specs["effect"]
+            differences = _select_head_differences(comparison, EFFECT_STATISTIC, audit_index)
+        if differences:
             yield build_head_map(
-                f"{EFFECT_MAP_KEY}_difference_{audit_index + 1}",
-                f"{EFFECT_TITLE}: {name} minus {first_name}",
+                f"{spec.key}_difference_{audit_index + 1}",
+                f"{spec.title}: {name} minus {first_name}",
                 {
                     site: Estimate(difference.value, difference.simultaneous)
-                    for site, difference in known_differences.items()
+                    for site, difference in differences.items()
                 },
-                finding=f"{name} minus {first_name}: "
-                f"{_describe_differing_heads(known_differences)}",
-                value_label=f"difference of {RULES['effect'].scale_label}",
+                finding=f"{name} minus {first_name}: {_describe_differing_heads(differences)}",
+                value_label=f"difference of {RULES[spec.rule].scale_label}",
                 centre=0.0,
             )
+
+
+def _select_head_differences(
+    comparison: AuditComparison, statistic_name: str, audit_index: int
+) -> dict[LayerHead, Difference]:
+    """Select the differences of a statistic between an audit and the first one, by layer and head.
+
+    Args:
+        comparison: comparison of two or more audits.
+        statistic_name: name of the statistic.
+        audit_index: index of the audit, from 1; the first audit has the index 0.
+    """
+    differences = {}
+    for statistic in comparison.statistics:
+        if statistic.statistic == statistic_name and statistic.is_single_head:
+            difference = statistic.differences[audit_index - 1]
+            if difference is not None:
+                differences[statistic.site] = difference
+    return differences
 
 
 def _describe_differing_heads(differences: Mapping[LayerHead, Difference]) -> str:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from hf_attnprobe.core import formatting as markdown
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import read_json
 from hf_attnprobe.statistics.detection import (
     DetectionRule,
@@ -113,8 +114,8 @@ def describe_detection_limits(
         if limit:
             notes.append(
                 f"Detection limit: effects of known size were planted in head {head} of a copy of this "
-                f"model. An audit of {n} texts finds in 95% of draws that {result} if the head changes "
-                f"{limit} of the probability or more. It may miss smaller effects."
+                f"model. An audit of {format_count(n, 'text')} finds in 95% of draws that {result} "
+                f"if the head changes {limit} of the probability or more. The audit may miss smaller effects."
             )
     return notes
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.core.terminal import truncate_start
 from hf_attnprobe.documents.blocks import (
@@ -67,6 +68,9 @@ ONLY_HEADS_REASON = (
     "Only single heads or layers were tested, but the answer describes the attention as a whole."
 )
 """Reason for the answer "cannot say" if no test concerned the attention as a whole."""
+
+STOPPED_REASON = "The time limit ended the audit before the tests of all attention together had run on enough texts."
+"""Reason for the answer "cannot say" if the time was too short for any number about all attention."""
 
 OTHER_TESTS_REASON = "The tests that ran do not answer this question. It needs the tests {tests}."
 """Reason for the answer "cannot say" if none of the required tests ran."""
@@ -177,7 +181,7 @@ def _build_next_step(report: AuditResult) -> NextStep | None:
 
 
 def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[str]:
-    """Describe how many texts were left out because they are blank, and how much of others was cut.
+    """Describe how many texts are blank and left out, and which part of long texts was cut off.
 
     Args:
         provenance: The report's record of its model, data and options.
@@ -224,7 +228,10 @@ def explain_verdict(report: AuditResult) -> str:
             conclusion.is_closed and conclusion.gate is not None and conclusion.gate.value <= 0
         ):
             if report.evidence is None and len(report.rows):
-                return ONLY_HEADS_REASON
+                # The provenance describes all attention together if it was to be tested.
+                is_requested = "attention" in report.provenance
+                has_stopped = has_stopped_early(report.provenance.get("stopping"))
+                return STOPPED_REASON if is_requested and has_stopped else ONLY_HEADS_REASON
             tests = join_words(conclusion.question_set.required_tests)
             return OTHER_TESTS_REASON.format(tests=tests)
     return format_answer_reason(report.findings, report.words)
@@ -245,7 +252,7 @@ number of prompts for which this is the right unit, as in "the longest sentence 
 
 
 def describe_source_hits(report: AuditResult) -> str | None:
-    """Describe how often attention is highest on the unit that the answer depends on.
+    """Describe in how many prompts attention is highest on the unit that the answer depends on.
 
     The count is compared with three baselines: guessing, the longest unit, and the most successful
     baseline in ``UNIT_BASELINES``.
@@ -281,8 +288,7 @@ def describe_missing_sources(report: AuditResult) -> str:
         report: the audit's result.
 
     Returns:
-        Sentences; empty for other models than language models, or if every answer has a source and
-        rounding is negligible.
+        Sentences; empty for classifiers, or if every answer has a source and rounding is negligible.
     """
     evidence = report.evidence
     if evidence is None or "unit_loss@0" not in evidence.texts:
@@ -478,10 +484,10 @@ def _describe_uncertainty(finding: Finding, report: AuditResult) -> str:
 
 
 LARGE_EFFECT_RATIO = 2.0
-"""A report states two effects of shuffling attention if one is larger by this factor.
+"""Ratio of two effects of shuffling attention above which a report states both.
 
-One effect is measured on the model itself. The other is measured at the standard temperature, at
-which the model would be 95% sure of its predictions.
+One effect is measured on the model itself. The other effect is measured at the standard temperature,
+at which the model would be 95% sure of its predictions.
 """
 
 
@@ -592,7 +598,7 @@ def describe_stopping(stopping: Mapping[str, Any] | None) -> list[str]:
         f"texts.{_describe_head_progress(stopping.get('heads'))}",
         "Confidence intervals assume that the number of texts was fixed in advance. If you resume an "
         "audit until you like its answer, errors are more frequent than the intervals state.",
-        "Not run within the time limit: accuracy after removing heads together, all but three example "
+        "Left out because of the time limit: the ablation of heads in pairs, and all but three example "
         "texts.",
     ]
 
@@ -607,8 +613,8 @@ def _describe_head_progress(heads: Mapping[str, int] | None) -> str:
         return ""
     return (
         f" The effect of {heads['n_screened']} of {heads['n_heads']} heads was estimated to first "
-        f"order. {heads['n_tested']} heads, those with the largest estimates first, were tested one by "
-        f"one on at least {MIN_TEXTS} texts."
+        f"order. In the order of these estimates, {format_count(heads['n_tested'], 'head')} could be "
+        f"tested one by one on at least {MIN_TEXTS} texts."
     )
 
 

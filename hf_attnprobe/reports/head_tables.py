@@ -137,7 +137,7 @@ def has_several_heads(statistics: Sequence[Statistic]) -> bool:
 MAX_NAMED_HEADS = 5
 """Maximum number of faithful heads that a sentence in a report names.
 
-The sentence only counts the others.
+The sentence counts the remaining faithful heads.
 """
 
 
@@ -227,7 +227,7 @@ def _describe_effective_heads(heads: Sequence[HeadEvaluation], n_effective: int,
 def _describe_faithful_heads(heads: Sequence[HeadEvaluation], rule: Rule) -> str:
     """Return a clause that names the faithful heads among the heads that were counted before."""
     if not any(head.faithfulness.n for head in heads):
-        return "their faithfulness was not measured (test scale)"
+        return "their faithfulness was not measured (test exchange or scale)"
     faithful_heads = [head for head in heads if head.is_surely_faithful]
     faithful_heads.sort(key=lambda head: -head.faithfulness.value)
     if not faithful_heads:
@@ -280,16 +280,16 @@ def _describe_missing_heads(report: "AuditResult") -> str:
     if progress is None or not progress["n_foremost_missing"]:
         return ""
     n_foremost, n_missing = progress["n_foremost"], progress["n_foremost_missing"]
-    tests = "path share and faithfulness"
+    number = "effect" if report.words.kind == "answer" else "path share"
     if progress["n_screened"] < progress["n_heads"]:
         n_unscreened = progress["n_heads"] - progress["n_screened"]
         screen = f"the estimated effects of {n_unscreened} of {progress['n_heads']} heads, and "
     else:
         screen = ""
     return (
-        f" Not measured within the time limit: {screen}{tests} of {n_missing} of the {n_foremost} "
-        f"heads with the largest estimated effects, on {MIN_TEXTS} texts. These heads would take "
-        f"{format_duration(progress['seconds_left'])} more."
+        f" Not measured within the time limit: {screen}{number} and faithfulness of {n_missing} of the "
+        f"{n_foremost} heads with the largest estimated effects, on {MIN_TEXTS} texts. These heads would "
+        f"take {format_duration(progress['seconds_left'])} more."
     )
 
 
@@ -298,6 +298,13 @@ UNSEEN_PAIRS_NOTE = (
     "other, or only work together. A head without an effect may therefore still be important."
 )
 """Caution for reports without an ablation of heads in pairs."""
+
+TOO_FEW_PAIR_TEXTS_NOTE = (
+    f"Heads were removed in pairs on only {{texts}}, but {MIN_TEXTS} are needed to show whether two heads "
+    "replace each other, or only work together. A head without an effect may therefore still be "
+    "important."
+)
+"""Caution for reports in which heads were ablated in pairs on too few texts."""
 
 
 def describe_head_pairs(pairs: HeadPairs | None) -> str:
@@ -309,8 +316,10 @@ def describe_head_pairs(pairs: HeadPairs | None) -> str:
     Returns:
         Sentences; a caution if pairs were not measured on enough texts.
     """
-    if pairs is None or pairs.n_texts < MIN_TEXTS:
+    if pairs is None:
         return UNSEEN_PAIRS_NOTE
+    if pairs.n_texts < MIN_TEXTS:
+        return TOO_FEW_PAIR_TEXTS_NOTE.format(texts=markdown.format_count(pairs.n_texts, "text"))
     tested = (
         f"{len(pairs.heads)} heads were also set to zero in pairs, on {pairs.n_texts} texts: those "
         "with the largest effects, and those that write most"
@@ -343,9 +352,6 @@ PATH_SHARE_MAP_KEY = f"heads_{PATH_SHARE_STATISTIC}"
 
 EFFECT_MAP_KEY = f"heads_{EFFECT_STATISTIC}"
 """Key of the heat map of the heads' effects, as in ``report.plot("heads_standard_tvd")``."""
-
-EFFECT_TITLE = "Effect of shuffling one head's attention"
-"""Title of the heat map of the effects of single heads."""
 
 
 class HeadMapSpec(NamedTuple):
@@ -384,7 +390,7 @@ HEAD_MAP_SPECS = (
     HeadMapSpec(
         rule="effect",
         key=EFFECT_MAP_KEY,
-        title=EFFECT_TITLE,
+        title="Effect of shuffling one head's attention",
         aside="Single heads may have little effect because other heads compensate for them.",
     ),
 )

@@ -169,7 +169,8 @@ def _recommend_more_texts(
         The command, or the reason why there are no more texts; None if no change would help.
     """
     if n_needed is not None:
-        obstacle = _explain_missing_texts(report)
+        n_needed = _limit_to_available(report, n_needed)
+        obstacle = _explain_missing_texts(report, n_needed)
         if obstacle is None:
             changes = {**changes, "test_limit": n_needed, "time": None}
         elif not changes or report.n_distinct < conclusion.question_set.min_texts:
@@ -340,17 +341,41 @@ def _scale_text_count(report: AuditResult, finding: Finding, n_texts: int) -> in
     return math.ceil(n_texts * n_tested / finding.n * report.n / report.n_distinct)
 
 
-def _explain_missing_texts(report: AuditResult) -> str | None:
-    """Explain why a larger limit would not provide more texts; None if it would."""
+def _limit_to_available(report: AuditResult, n_needed: int) -> int:
+    """Return how many texts to suggest, if a data set may have fewer than would be sufficient.
+
+    If the audit has too few texts for any answer, all texts of the data set may be sufficient.
+    """
+    n_available = report.provenance.get("n_available", n_needed)
+    min_texts = get_min_texts(report.words)
+    if report.n_distinct < min_texts and n_available > report.n:
+        min_total = math.ceil(min_texts * report.n / max(report.n_distinct, 1))
+        return max(min(n_needed, n_available), min_total)
+    return n_needed
+
+
+def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
+    """Explain why a larger limit would not provide enough texts; None if it would.
+
+    Args:
+        report: the audit's result.
+        n_needed: number of texts that should settle the answer.
+    """
     n_joined, n_shares = count_shares(report.provenance.get("share"))
     if n_joined < n_shares:
         return "Some shares are missing. Join all of them with attnprobe report."
     limit = report.provenance.get("asked_for", {}).get("test_limit")
     n_read = report.n + report.provenance.get("skipped_empty", 0)
-    if limit is not None and n_read >= limit:
+    n_available = report.provenance.get("n_available", math.inf)
+    if limit is not None and n_read >= limit and n_needed <= n_available:
         return None
     texts = report.words.texts
     advice = f"This audit used all available {texts}. Add more of them."
+    if n_read < n_available < math.inf:
+        advice = (
+            f"An answer may need about {report.words.format_text_count(n_needed)}, but the data set "
+            f"contains only {n_available:,}. Add more of them."
+        )
     if report.evidence is not None and report.evidence.default_classes:
         names = ", ".join(report.evidence.default_classes)
         advice += f" Those predicted {names} do not count, because they have nothing to highlight."
@@ -374,7 +399,7 @@ def _recommend_more_time(
         changes: other settings that the command changes.
 
     Returns:
-        The command, or advice; None if more texts would not settle the answer.
+        The command, or advice in words; None if more texts would not settle the answer.
     """
     stopping = report.provenance["stopping"]
     n_texts, min_texts = stopping["n_texts"], conclusion.question_set.min_texts
@@ -384,7 +409,8 @@ def _recommend_more_time(
     if n_goal is None and not changes:
         return _explain_no_step(report, conclusion)
     if n_goal is not None and n_goal > n_texts:
-        obstacle = _explain_missing_texts(report)
+        n_goal = _limit_to_available(report, n_goal)
+        obstacle = _explain_missing_texts(report, n_goal)
         if obstacle is None:
             return build_command(report, **{**changes, "test_limit": n_goal, "time": None})
         if n_texts < min_texts:
@@ -392,12 +418,16 @@ def _recommend_more_time(
         if not tests_by_lack and not changes:
             return f"Even all {n_texts:,} {report.words.texts} of this audit may leave the answer open."
     n_reached = min(tests_by_lack.values(), default=conclusion.n)
-    factor = FIRST_TIME_FACTOR
-    if n_reached and n_goal is not None:
+    previous_limit = max(stopping["seconds"], stopping.get("time_limit", 0))
+    factor: float = FIRST_TIME_FACTOR
+    if tests_by_lack and n_goal is not None and "seconds_for_answer" in stopping:
+        # The durations of all required tests were measured.
+        needed_limit = stopping["seconds_for_answer"] * n_goal / min_texts
+        factor = max(MIN_TIME_FACTOR, needed_limit / previous_limit)
+    elif n_reached and n_goal is not None:
         factor = max(MIN_TIME_FACTOR, math.ceil(n_goal / n_reached))
     time: str | None = None
     if factor < stopping["runs_of_full_audit"] / max(stopping["runs_done"], 1):
-        previous_limit = max(stopping["seconds"], stopping.get("time_limit", 0))
         time = _format_time_limit(factor * previous_limit)
     return build_command(report, **{**changes, "time": time})
 

@@ -36,7 +36,7 @@ from hf_attnprobe.statistics.summary import (
 # --- comparisons of rankings ----------------------------------------------------------------------
 
 SIGNIFICANCE_LEVEL = 0.05
-"""A report calls a difference between rankings clear if its p-value is at most this level.
+"""Largest p-value at which a report calls a difference between rankings clear.
 
 The p-value is Holm-corrected.
 """
@@ -45,7 +45,7 @@ COMPARISON_NOTE = (
     "Each line compares two rankings on the same texts. A sign-flip permutation test compares means, "
     "McNemar's exact test compares flips, and an exact sign test compares which ranking needs fewer "
     "removals. All p-values are two-sided. The last column is Holm-corrected for the {n} comparisons "
-    "of this test. Intervals are over texts. Texts without a value for one of the rankings are "
+    "of this test. The intervals cover the choice of texts. Texts without a value for one of the rankings are "
     "dropped; the column “dropped” counts them."
 )
 """Explanation below a table that compares rankings. ``{n}`` is the number of comparisons."""

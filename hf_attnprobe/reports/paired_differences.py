@@ -307,18 +307,20 @@ def split_tests_by_options(
         other: another audit.
 
     Returns:
-        comparable: tests that both audits ran with the same options.
-        incomparable: tests that both audits ran with different options.
-        unshared: tests that only one audit ran.
+        comparable_tests: tests that both audits ran with the same options.
+        incomparable_tests: tests that both audits ran with different options.
+        unshared_tests: tests that only one audit ran.
     """
     first_tests, other_tests = first.provenance["tests"], other.provenance["tests"]
     first_options, other_options = first.provenance["options"], other.provenance["options"]
-    shared = [test for test in first_tests if test in other_tests]
-    comparable = [test for test in shared if first_options.get(test) == other_options.get(test)]
-    incomparable = [test for test in shared if test not in comparable]
+    shared_tests = [test for test in first_tests if test in other_tests]
+    comparable_tests = [
+        test for test in shared_tests if first_options.get(test) == other_options.get(test)
+    ]
+    incomparable_tests = [test for test in shared_tests if test not in comparable_tests]
     all_tests = dict.fromkeys([*first_tests, *other_tests])
-    unshared = [test for test in all_tests if test not in shared]
-    return comparable, incomparable, unshared
+    unshared_tests = [test for test in all_tests if test not in shared_tests]
+    return comparable_tests, incomparable_tests, unshared_tests
 
 
 def iterate_cautions(
@@ -362,24 +364,27 @@ def iterate_cautions(
                 f"{', '.join(incompatible_settings)}), so only accuracy is compared."
             )
             continue
-        _, incomparable, unshared = split_tests_by_options(first, report)
-        if incomparable:
+        _, incomparable_tests, unshared_tests = split_tests_by_options(first, report)
+        if incomparable_tests:
             yield (
                 f"Not compared between {both_names} because the options differ: "
-                f"{', '.join(incomparable)}."
+                f"{', '.join(incomparable_tests)}."
             )
-        is_exchanged = [
+        exchange_flags = [
             has_exchanges(audit.evidence.explained_evidence.texts)
             for audit in (first, report)
             if audit.evidence is not None and audit.score.n
         ]
-        if len(set(is_exchanged)) > 1:
+        if len(set(exchange_flags)) > 1:
             yield (
                 f"Faithfulness is not compared between {both_names}, because words were exchanged "
                 "in only one of the audits and deleted in the other one."
             )
-        if unshared:
-            yield f"Not compared because only one of {both_names} ran it: {', '.join(unshared)}."
+        if unshared_tests:
+            yield (
+                f"Tests that only one of {both_names} ran are not compared: "
+                f"{', '.join(unshared_tests)}."
+            )
     has_several_heads = any(head > 0 for report in reports for _, head in report.rows.sites)
     if len(fingerprints) > 1 and has_several_heads:
         yield (
@@ -564,9 +569,9 @@ def _hide_unreliable_difference(difference: Difference | None) -> Difference | N
 def _choose_measures(reports: Sequence[AuditResult]) -> dict[str, MeasuredValues]:
     """Choose the number by which audits are compared, for each question.
 
-    Some questions have several measures. The choice is the measure that most audits have, and the
-    first one if there are several. Audits that cannot be compared with the first audit do not
-    count. A question is omitted if fewer than two audits have any of its measures.
+    If a question has several measures, the measure that most audits have is chosen. If several measures
+    are equally frequent, the first one is chosen. Audits that cannot be compared with the first audit do
+    not count. A question is omitted if fewer than two audits have any of its measures.
 
     Args:
         reports: the audits.
@@ -640,12 +645,13 @@ def _measure_audits(
 def _list_comparable_tests(first: AuditResult, other: AuditResult) -> list[str]:
     """List the tests whose results can be compared between two audits.
 
-    The list is empty if the audits explain different things, such as words and sentences.
+    The list is empty if the audits explain different units, such as words and sentences, or differ in
+    another setting of ``MEANING_SETTINGS``.
     """
     if list_incompatible_settings(first, other):
         return []
-    comparable, _, _ = split_tests_by_options(first, other)
-    return comparable
+    comparable_tests, _, _ = split_tests_by_options(first, other)
+    return comparable_tests
 
 
 def _compute_differences(pairs: Sequence[ModelPair], seed: int) -> list[dict[Any, Difference]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.statistics.estimates import (
     MIN_DISPLAYED_TEXTS,
     Estimate,
@@ -121,9 +122,9 @@ def compute_findings_from_evidence(
         unsupported_tests: names of tests that the model cannot run. A verdict does not require them.
 
     Returns:
-        The findings: first about the predictions themselves, then about attention. Those about fewer
-        than ten texts have no number. The share of a language model's own answers is an exception,
-        because it only counts the audited prompts.
+        The findings: first about the predictions themselves, then about attention. A finding about
+        fewer than ten texts has no number. The proportion of answers that a language model generates
+        itself is an exception, because it only counts the audited prompts.
     """
     question_set = ANSWER_SET if words.kind == "answer" else CLASSIFIER_SET
     if question_set is ANSWER_SET:
@@ -382,7 +383,7 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
     )
     sentence = (
         f"The predicted number is off by {numbers.error.interval_text} on average over "
-        f"{numbers.n_labelled} texts. Always predicting the labels' mean is off by "
+        f"{format_count(numbers.n_labelled, 'text')}. Always predicting the labels' mean is off by "
         f"{numbers.error_of_mean.interval_text} (mean absolute error, in the labels' own unit). "
         f"R² is {r_squared.interval_text} (0 for predicting the mean), {consequence}."
     )
@@ -393,8 +394,8 @@ def _grade_number_quality(numbers: NumberQuality, sides: Quality) -> Finding:
     if sides.accuracy is not None and sides.beyond_majority is not None:
         sentence += (
             f" The side of the threshold is right in {sides.accuracy.interval_text} of "
-            f"{sides.n_labelled} texts; always predicting the more frequent side is right in "
-            f"{sides.majority:.2f}. The difference is {sides.beyond_majority.interval_text}."
+            f"{format_count(sides.n_labelled, 'text')}; always predicting the more frequent side is "
+            f"right in {sides.majority:.2f}. The difference is {sides.beyond_majority.interval_text}."
         )
     return _make_accuracy_finding(answer, sentence, r_squared, yardsticks)
 
@@ -411,7 +412,7 @@ def grade_class_quality(quality: Quality, words: Wording) -> Finding:
     rule, top_probability = RULES["accuracy"], quality.top_probability
     certainty = f"Its mean {words.top_probability_name} is {top_probability.interval_text}"
     explanation = (
-        "The closer this is to 1, the less a small change in the model affects its output."
+        "The closer this number is to 1, the less a small change in the model affects its output."
     )
     if quality.accuracy is None:
         return make_open_accuracy_finding(details=f"{certainty}. {explanation}")
@@ -469,15 +470,15 @@ def _format_accuracy(quality: Quality, words: Wording) -> str:
     """Return a sentence about the model's accuracy, without its full stop."""
     # Callers check that the texts have labels.
     assert quality.accuracy is not None
-    n_texts = quality.n_labelled
+    n_texts = format_count(quality.n_labelled, "text")
     if not quality.has_parts:
-        return f"The model is right in {quality.accuracy.interval_text} of {n_texts} texts"
+        return f"The model is right in {quality.accuracy.interval_text} of {n_texts}"
     template = ACCURACY_TEMPLATES.get(words.kind, "The model is right in {share} of its parts")
     clause = template.format(share=quality.accuracy.interval_text)
     if quality.all_met is not None and words.kind in ALL_CORRECT_TEMPLATES:
         all_correct = ALL_CORRECT_TEMPLATES[words.kind].format(share=quality.all_met.interval_text)
         clause += f", {all_correct}"
-    return f"{clause} (mean over {n_texts} texts)"
+    return f"{clause} (mean over {n_texts})"
 
 
 # --- explanations of findings -----------------------------------------------------------
@@ -751,7 +752,7 @@ def explain_open_answer(
         finding.estimate, finding.estimate, finding.rule_with_thresholds, min_texts
     )
     if len(possible_answers) < 2:
-        return "the known bounds leave it open"
+        return "the known bounds do not settle this question"
     alternatives = f"either {join_answers(possible_answers)}"
     if len(possible_answers) > 2:
         alternatives = "anything from no to yes"
@@ -759,7 +760,8 @@ def explain_open_answer(
         return f"{alternatives}, because {_explain_range(finding, n_suggested, texts)}"
     if n_suggested is None:
         return f"{alternatives}: too close to a threshold for more {texts} to decide"
-    return f"{alternatives}: about {n_suggested - finding.n:,} more {texts} should settle it"
+    count = format_count(n_suggested - finding.n, f"more {texts.removesuffix('s')}")
+    return f"{alternatives}: about {count} should settle it"
 
 
 def _explain_range(finding: Finding, n_suggested: int | None, texts: str) -> str:

@@ -137,6 +137,7 @@ class Provenance(TypedDict, total=False):
         unit_of_number: Unit in which a regression model predicts.
         instance: Name of one instance, such as "patch"; only if the inputs are bags or images.
         input: Name of one input, "image"; only if the inputs are images.
+        n_available: Number of texts in the data set, before a limit on the number of texts.
         skipped_empty: Number of texts without tokens, which were skipped.
         truncated: Number of texts that were cut because they are too long for the model.
         truncated_tokens: Number of tokens of these texts before they were cut.
@@ -170,6 +171,7 @@ class Provenance(TypedDict, total=False):
     unit_of_number: str
     instance: str
     input: str
+    n_available: int
     skipped_empty: int
     truncated: int
     truncated_tokens: int

@@ -283,7 +283,7 @@ def mohankumar(steps: Steps) -> None:
             # Weight 0 is the model without penalty. The BiLSTM has two directions of 128 units,
             # while the paper's LSTM has one direction of 256.
             model_cell = cell | weight
-            diverse = steps.add(
+            diversity_model = steps.add(
                 "train",
                 "diversity",
                 model_cell,
@@ -292,9 +292,13 @@ def mohankumar(steps: Steps) -> None:
                 **settings.train_arguments,
             )
             steps.add(
-                "audit", "diversity_audit", model_cell, model=diverse, **settings.audit_arguments
+                "audit",
+                "diversity_audit",
+                model_cell,
+                model=diversity_model,
+                **settings.audit_arguments,
             )
-        orthogonal = steps.add(
+        orthogonal_model = steps.add(
             "train",
             "orthogonal",
             cell,
@@ -302,7 +306,9 @@ def mohankumar(steps: Steps) -> None:
             **ORTHOGONAL_LSTM_ARCHITECTURE,
             **settings.train_arguments,
         )
-        steps.add("audit", "orthogonal_audit", cell, model=orthogonal, **settings.audit_arguments)
+        steps.add(
+            "audit", "orthogonal_audit", cell, model=orthogonal_model, **settings.audit_arguments
+        )
     steps.add_table(
         "Diversity LSTM, by the weight of the penalty", diversity_audit=DIVERSITY_COLUMNS
     )

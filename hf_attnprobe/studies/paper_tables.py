@@ -479,10 +479,17 @@ The rows show τ with the encoder that the paper calls "average", minus τ with 
 
 @dataclass(frozen=True)
 class _TextGroup:
-    """Texts for which an audited model predicts the class ``predicted``; all texts if it is None."""
+    """Texts for which an audited model predicts the same class.
+
+    Attributes:
+        job: The audit.
+        class_index: Index of the predicted class; None for all texts of the audit.
+        rows: Statistics of the texts, [texts, statistics].
+        classes: Class names.
+    """
 
     job: Job
-    predicted: int | None
+    class_index: int | None
     rows: pd.DataFrame
     classes: Sequence[str] = ()
 
@@ -500,16 +507,16 @@ class _TextGroup:
     def get_published(self, table: Mapping[str, Mapping[str, Any]], *keys: str) -> Any:
         """Return the paper's value for this class, or None if there is none."""
         return PublishedLookup(*self.table_labels).get_value(
-            table, *keys, class_index=self.predicted
+            table, *keys, class_index=self.class_index
         )
 
     @property
     def displayed_class(self) -> TableCell:
         """The predicted class for a table: its name, its index if it has no name, or "all"."""
-        if self.predicted is None:
+        if self.class_index is None:
             return "all"
-        is_named = self.predicted < len(self.classes)
-        return self.classes[self.predicted] if is_named else self.predicted
+        has_name = self.class_index < len(self.classes)
+        return self.classes[self.class_index] if has_name else self.class_index
 
     def get_tau(self, pair: str) -> pd.Series | None:
         """Return τ between two rankings for each text, or None if they were not compared."""
@@ -560,7 +567,9 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
         pair = f"attention_{measure}"
         tau = group.get_tau(pair)
         if tau is not None:
-            published = group.get_published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
+            published_values = (
+                group.get_published(PUBLISHED.tau, measure, group.encoder) or (None,) * 3
+            )
             yield (
                 *group.table_labels,
                 measure.replace("leave_one_out", "leave-one-out"),
@@ -568,7 +577,7 @@ def _make_correlation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
                 compute_mean(tau),
                 round(tau.std(ddof=0), 3),
                 group.compute_significant_share(pair),
-                *published,
+                *published_values,
             )
 
 
@@ -591,8 +600,8 @@ def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
             if tau is not None and f"{pair}_p_value" in group.rows:
                 mean = compute_mean(tau)
                 significant_share = group.compute_significant_share(pair)
-                published = agreement or (None, None)
-                yield *group.table_labels, name, mean, significant_share, *published
+                published_values = agreement or (None, None)
+                yield *group.table_labels, name, mean, significant_share, *published_values
 
 
 def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
@@ -601,12 +610,12 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
     The score is F1 for class 1 if there are two classes, and accuracy otherwise.
     """
     # Texts without a label have the label −1.
-    labelled = rows[rows.label >= 0]
-    predicted = labelled.predicted_class.to_numpy(dtype=int)
-    if not {*labelled.label, *predicted} <= {0, 1}:
-        return "accuracy", compute_mean(labelled.accuracy)
+    labelled_rows = rows[rows.label >= 0]
+    predicted_classes = labelled_rows.predicted_class.to_numpy(dtype=int)
+    if not {*labelled_rows.label, *predicted_classes} <= {0, 1}:
+        return "accuracy", compute_mean(labelled_rows.accuracy)
     # A predicted class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
-    scores = compute_metrics(labelled.label.to_numpy(dtype=int), np.eye(2)[predicted])
+    scores = compute_metrics(labelled_rows.label.to_numpy(dtype=int), np.eye(2)[predicted_classes])
     return "F1", round_number(scores["f1"])
 
 
@@ -651,12 +660,12 @@ def _make_difference_row(
 ) -> Row:
     """Return a table row about the differences between two values of Kendall's τ for each text.
 
-    It contains the mean, the median, the share of texts with a positive difference, and the mean
-    that the paper published.
+    The row contains the mean, the median, the share of texts with a positive difference, and the
+    mean that the paper published.
     """
     dataset, encoder, attention = group.table_labels
     is_published_model = (attention, encoder) == ("additive", "bilstm")
-    published = PUBLISHED.tau_differences[statistic] if is_published_model else None
+    published_mean = PUBLISHED.tau_differences[statistic] if is_published_model else None
     differences = differences.dropna()
     positive_share = compute_mean((differences > 0).astype(float))
     return (
@@ -666,7 +675,7 @@ def _make_difference_row(
         compute_mean(differences),
         compute_median(differences),
         positive_share,
-        published,
+        published_mean,
     )
 
 
@@ -694,8 +703,8 @@ def _make_adversarial_rows(results: Results, groups: Sequence[_TextGroup]) -> It
 
 def _compute_exact_median(rows: pd.DataFrame, column: str) -> TableCell:
     """Return the median of a statistic if its exact value is known for every text, else None."""
-    exact = rows.get("epsilon_max_jsd_exact")
-    if column not in rows or exact is None or not (exact == 1).all():
+    exact_flags = rows.get("epsilon_max_jsd_exact")
+    if column not in rows or exact_flags is None or not (exact_flags == 1).all():
         return None
     return compute_median(rows[column])
 
@@ -718,8 +727,8 @@ def _make_permutation_rows(groups: Sequence[_TextGroup]) -> Iterator[Row]:
             bracket = "]" if is_last_bin else ")"
             weight_range = f"[{low:g}, {high:g}{bracket}"
             median = compute_median(group.rows[is_in_bin].median_tvd)
-            published = group.get_published(PUBLISHED.permutation, group.encoder, bin_name)
-            yield *group.table_labels, group.displayed_class, weight_range, median, published
+            published_median = group.get_published(PUBLISHED.permutation, group.encoder, bin_name)
+            yield *group.table_labels, group.displayed_class, weight_range, median, published_median
 
 
 # --- Serrano & Smith 2019, "Is Attention Interpretable?" -----------------------------------------
@@ -757,7 +766,7 @@ def _get_labels(job: Job) -> tuple[str, str, str]:
 
 
 def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
-    """Yield rows about which share of the attention weights must be erased to change a decision.
+    """Yield rows about the share of the attention weights that must be erased to change a decision.
 
     The share is a median over texts. It depends on the order in which the weights are erased, such
     as by attention or at random.
@@ -769,8 +778,8 @@ def _make_fraction_rows(audits: Audits) -> Iterator[Row]:
         published_medians = published_datasets.get(nearest_dataset, {}).get(encoder, {})
         for order, *values in _make_order_cells(rows):
             # Rows for all random orders together have a suffix in their names.
-            published = published_medians.get(order.removesuffix(POOLED_SUFFIX))
-            yield dataset, architecture, encoder, order, *values, published
+            published_median = published_medians.get(order.removesuffix(POOLED_SUFFIX))
+            yield dataset, architecture, encoder, order, *values, published_median
 
 
 def _make_single_weight_rows(audits: Audits) -> Iterator[Row]:
@@ -856,9 +865,9 @@ def _make_change_row(results: Results, job: Job) -> Row:
     """Return a row with a model's F1, its changes with other attention, and published numbers."""
     dataset, attention, regulariser = _get_model_labels(job)
     published_models = PUBLISHED.regularised.get(dataset, {}).get(attention, {})
-    published = published_models.get(regulariser, (None, None, None))
+    published_values = published_models.get(regulariser, (None, None, None))
     changes = compute_f1_changes(results.rows(job.folder), seed=job.arguments["seed"])
-    return dataset, attention, regulariser, *changes, *published
+    return dataset, attention, regulariser, *changes, *published_values
 
 
 def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
@@ -877,14 +886,14 @@ def compute_f1_changes(texts: pd.DataFrame, *, seed: int = 0) -> list[Estimate]:
         F1 with trained attention, its change with uniform attention, and its change with permuted
         attention.
     """
-    labelled = texts[texts.label >= 0]
-    labels = labelled.label.to_numpy(dtype=int)
+    labelled_texts = texts[texts.label >= 0]
+    labels = labelled_texts.label.to_numpy(dtype=int)
     counts = prepend_full_sample(draw_resample_counts(len(labels), seed=seed))
-    n_classes = len(labelled.filter(like="trained_share@").columns)
+    n_classes = len(labelled_texts.filter(like="trained_share@").columns)
 
     def compute_f1(attention: str) -> np.ndarray:
         # For each class, the share of the permutations with which the model predicts this class.
-        shares = labelled[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
+        shares = labelled_texts[[f"{attention}_share@{k}" for k in range(n_classes)]].to_numpy()
         return 100 * compute_weighted_metrics(labels, shares, counts)["f1"]
 
     trained_f1 = compute_f1("trained")
@@ -920,26 +929,26 @@ guide)."""
 def make_wiegreffe_pinter_tables(results: Results) -> list[ResultTable]:
     """Return the tables of Wiegreffe & Pinter.
 
-    They are about models with uniform attention, with another seed, with another model's attention
-    (a guide), and about models that were trained to attend elsewhere (adversaries).
+    The tables are about models with uniform attention, with another seed, with another model's
+    attention (a guide), and about models that were trained to attend elsewhere (adversaries).
 
     Args:
         results: The results of all steps of a study.
     """
     jobs = results.get_jobs("retrained")
-    retrained = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
+    reports = [(get_dataset(job), results.retraining(job.folder)) for job in jobs]
     return [
-        _make_table_with_answers("uniform", "need", retrained, _make_uniform_rows),
-        _make_table_with_answers("seeds", "chance", retrained, _make_seed_rows),
-        _make_table_with_answers("guides", "transfer", retrained, _make_guide_rows),
-        *(_make_adversary_table(dataset, report) for dataset, report in retrained),
+        _make_table_with_answers("uniform", "need", reports, _make_uniform_rows),
+        _make_table_with_answers("seeds", "chance", reports, _make_seed_rows),
+        _make_table_with_answers("guides", "transfer", reports, _make_guide_rows),
+        *(_make_adversary_table(dataset, report) for dataset, report in reports),
     ]
 
 
 def _make_table_with_answers(
     name: str,
     question: str,
-    retrained: Sequence[tuple[str, RetrainingReport]],
+    reports: Sequence[tuple[str, RetrainingReport]],
     make_rows: Callable[[str, RetrainingReport], Iterable[Row]],
 ) -> ResultTable:
     """Return a table about all data sets, preceded by each data set's answer to a question.
@@ -948,12 +957,12 @@ def _make_table_with_answers(
         name: Key of the table in ``papers.yaml``.
         question: Field of :class:`~hf_attnprobe.retraining.verdict.Verdict`, such as ``need`` for
             "Is attention needed?".
-        retrained: Pairs of a data set name and its retraining report.
+        reports: Pairs of a data set name and its retraining report.
         make_rows: Function that returns the rows for a data set and its report.
     """
     sentences: list[str] = []
     rows: list[Row] = []
-    for dataset, report in retrained:
+    for dataset, report in reports:
         rows += make_rows(dataset, report)
         answer = report.verdict.sentence(question)
         if answer:
@@ -965,7 +974,7 @@ def _list_f1_cells(
     report: RetrainingReport,
     test: str,
     models: Sequence[str],
-    published: Mapping[str, float],
+    published_f1_by_model: Mapping[str, float],
 ) -> Iterator[tuple[str, Estimate, Estimate | None, float | None]]:
     """Yield four table cells per model: name, F1, loss of F1, and published F1.
 
@@ -975,16 +984,18 @@ def _list_f1_cells(
         score = find_score(report.scores.get(test, ()), model)
         if score is not None:
             loss = None if model == score.reference else score.lost
-            yield model, score.plain_estimate, loss, published.get(model)
+            yield model, score.plain_estimate, loss, published_f1_by_model.get(model)
 
 
 def _make_uniform_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
     """Yield rows with F1 of the base model and of the model with uniform attention."""
-    published = PUBLISHED.uniform.get(dataset, {})
-    for model, *cells in _list_f1_cells(report, "uniform", ("base", "uniform"), published):
+    published_f1_by_model = PUBLISHED.uniform.get(dataset, {})
+    for model, *cells in _list_f1_cells(
+        report, "uniform", ("base", "uniform"), published_f1_by_model
+    ):
         # Wiegreffe & Pinter also list the F1 that Jain & Wallace reported for the base model.
-        reported = PUBLISHED.reported.get(dataset) if model == "base" else None
-        yield dataset, model, *cells, reported
+        reported_f1 = PUBLISHED.reported.get(dataset) if model == "base" else None
+        yield dataset, model, *cells, reported_f1
 
 
 def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
@@ -994,14 +1005,16 @@ def _make_seed_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
     """
     for seed_bin in report.bins:
         median = Estimate(seed_bin.median_jsd, None, seed_bin.n)
-        published = PUBLISHED.seed_jsd.get(dataset)
-        yield dataset, seed_bin.largest_weight, seed_bin.predicted, median, published
+        published_median = PUBLISHED.seed_jsd.get(dataset)
+        yield dataset, seed_bin.largest_weight, seed_bin.predicted, median, published_median
 
 
 def _make_guide_rows(dataset: str, report: RetrainingReport) -> Iterator[Row]:
     """Yield F1 for the model without context, one row per guide."""
-    published = PUBLISHED.diagnostic_mlp.get(dataset, {})
-    for model, *cells in _list_f1_cells(report, "diagnostic_mlp", GUIDED_MODELS, published):
+    published_f1_by_model = PUBLISHED.diagnostic_mlp.get(dataset, {})
+    for model, *cells in _list_f1_cells(
+        report, "diagnostic_mlp", GUIDED_MODELS, published_f1_by_model
+    ):
         yield dataset, model.removesuffix(" guide"), *cells
 
 
@@ -1011,22 +1024,24 @@ def _make_adversary_table(dataset: str, report: RetrainingReport) -> ResultTable
     An adversary is trained to make similar predictions with other attention. The columns are the
     change of the attention (JSD), the change of the output, and F1.
     """
-    published = PUBLISHED.adversary.get(dataset)
+    published_numbers = PUBLISHED.adversary.get(dataset)
     rows: list[Row] = []
     for point in compute_points(report.statistics, report.scores):
         if point.name:
             numbers = (point.jsd.value, point.displayed_change, point.f1)
             rows.append((point.name, *map(round_number, numbers)))
-    if published is not None:
-        name = f"published, λ {published['lambda']:g} (on our scale)"
-        rows.append((name, published["jsd"], published["tvd"], published["f1"]))
+    if published_numbers is not None:
+        name = f"published, λ {published_numbers['lambda']:g} (on our scale)"
+        rows.append(
+            (name, published_numbers["jsd"], published_numbers["tvd"], published_numbers["f1"])
+        )
     table = _make_table(
         "adversaries",
         rows,
         report.verdict.sentence("elsewhere"),
         ADVERSARY_SERIES,
         FRONTIER_NOTE,
-        PUBLISHED_NOTE if published else None,
+        PUBLISHED_NOTE if published_numbers else None,
     )
     return replace(table, title=table.title.format(dataset=dataset))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.documents.blocks import (
     Block,
@@ -37,8 +38,8 @@ from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 
 INTERVAL_NOTE = (
-    "Intervals are over the texts, for one training each. Another seed may change a number by more "
-    "than its interval."
+    "Confidence intervals cover the choice of texts, but not the training, which ran once for each seed. "
+    "Another seed may change a number by more than the width of its interval."
 )
 """Note about the confidence intervals in a study's report."""
 
@@ -201,12 +202,12 @@ def _describe_differences(plan: Steps, dataset_sizes: Sequence[DatasetSizes]) ->
         yield f"word vectors from {vectors}"
     else:
         yield "no pretrained word vectors (--word-vectors)"
-    for limit, texts in (("train_limit", "training texts"), ("test_limit", "test texts")):
+    for limit, noun in (("train_limit", "training text"), ("test_limit", "test text")):
         values = _list_values(plan.jobs, limit)
         if values:
-            yield f"only {values[0]} {texts}"
+            yield f"only {format_count(values[0], noun)}"
     if plan.options.epochs is not None:
-        yield f"at most {plan.options.epochs} epochs of training"
+        yield f"at most {format_count(plan.options.epochs, 'epoch')} of training"
     # `dict.fromkeys` removes repetitions, but keeps the order.
     names = ", ".join(dict.fromkeys(data.name for data in dataset_sizes))
     yield f"public versions of {names}, with our tokenizer"
@@ -268,7 +269,7 @@ def build_study_document(report: StudyReport) -> Document:
     provenance_blocks: list[Block] = [
         Table(["data set", *SPLIT_NAMES], sizes, caption="Texts of each data set"),
         Collapsible(
-            f"{len(steps)} steps and trained models",
+            f"All steps and trained models: {len(steps)}",
             [Table(["step or model", "seed", "epochs"], steps)],
         ),
         f"To repeat the study, run attnprobe study{quick_flag} with the same file and options.",

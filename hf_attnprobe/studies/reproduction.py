@@ -1,4 +1,4 @@
-"""Which published numbers a study has reproduced, and which it has not."""
+"""Compares a study with published numbers, and describes which numbers it has reproduced."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ COMPARED_COLUMNS = {
 }
 """Maps the title of each column with published numbers to the title of the column with our numbers."""
 
-OTHER_OWN_COLUMNS = ("median Δŷ",)
-"""Titles of columns with our numbers, for tables whose published column is only called "published"."""
+OTHER_RESULT_COLUMNS = ("median Δŷ",)
+"""Further titles of columns with our numbers, if the column with published ones is called "published"."""
 
 UNCOUNTED_COLUMNS = ("published std", "published significant")
 """Titles of published columns that only describe another number, so that they are not counted."""
@@ -34,7 +34,7 @@ UNCOUNTED_COLUMNS = ("published std", "published significant")
 MAX_DIFFERENCE = 0.05
 """Largest difference from a published number that still counts as reproduced.
 
-It is about the difference between two training seeds. A published number also counts as reproduced if
+Results of two training seeds differ by about as much. A published number also counts as reproduced if
 it lies in our 95% interval.
 """
 
@@ -54,19 +54,20 @@ class ComparedNumber:
 
     Attributes:
         labels: texts in the table row that describe the number, such as "sst, bilstm".
-        own: our number.
-        published: the published number.
+        our_value: our number.
+        published_value: the published number.
         is_reproduced: whether both numbers agree.
     """
 
     labels: str
-    own: float
-    published: float
+    our_value: float
+    published_value: float
     is_reproduced: bool
 
     def __str__(self) -> str:
-        numbers = f"{format_number(self.own, digits=2)}, published "
-        return f"{self.labels} ({numbers}{format_number(self.published, digits=2)})"
+        our_value = format_number(self.our_value, digits=2)
+        published_value = format_number(self.published_value, digits=2)
+        return f"{self.labels} ({our_value}, published {published_value})"
 
 
 def pair_columns(head: Sequence[str]) -> dict[int, int]:
@@ -80,12 +81,12 @@ def pair_columns(head: Sequence[str]) -> dict[int, int]:
     """
     pairs = {}
     for index, title in enumerate(head):
-        own_titles = [COMPARED_COLUMNS.get(title)]
+        result_titles = [COMPARED_COLUMNS.get(title)]
         if title == "published":
-            own_titles += OTHER_OWN_COLUMNS
-        for own_title in own_titles:
-            if own_title in head:
-                pairs[index] = head.index(own_title)
+            result_titles += OTHER_RESULT_COLUMNS
+        for result_title in result_titles:
+            if result_title in head:
+                pairs[index] = head.index(result_title)
     return pairs
 
 
@@ -102,7 +103,12 @@ def order_columns(head: Sequence[str]) -> list[int]:
     order: list[int] = []
     for index in range(len(head)):
         if index not in pairs:
-            order += [index, *(published for published, own in pairs.items() if own == index)]
+            order.append(index)
+            order += [
+                published_index
+                for published_index, result_index in pairs.items()
+                if result_index == index
+            ]
     return order
 
 
@@ -113,25 +119,29 @@ def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
         table: a table of results.
     """
     pairs = pair_columns(table.head)
-    for published_index, own_index in pairs.items():
+    for published_index, result_index in pairs.items():
         if table.head[published_index] in UNCOUNTED_COLUMNS:
             continue
-        own_title = table.head[own_index]
+        result_title = table.head[result_index]
         for row in table.rows:
-            own, published = row[own_index], _get_value(row[published_index])
-            value = _get_value(own)
-            if value is None or published is None:
+            cell = row[result_index]
+            our_value, published_value = _get_value(cell), _get_value(row[published_index])
+            if our_value is None or published_value is None:
                 continue
             labels = [
-                str(cell) for cell in row[:own_index] if isinstance(cell, str | int) and cell != ""
+                str(label)
+                for label in row[:result_index]
+                if isinstance(label, str | int) and label != ""
             ]
-            if own_title in POINTS_COLUMNS:
-                labels.append(own_title)
-            ci95 = own.ci95 if isinstance(own, Estimate) else None
-            is_inside = ci95 is not None and ci95[0] <= published <= ci95[1]
-            tolerance = _get_tolerance(own_title, labels)
-            is_close = abs(value - published) <= tolerance + 1e-9
-            yield ComparedNumber(", ".join(labels), value, published, is_inside or is_close)
+            if result_title in POINTS_COLUMNS:
+                labels.append(result_title)
+            ci95 = cell.ci95 if isinstance(cell, Estimate) else None
+            is_inside = ci95 is not None and ci95[0] <= published_value <= ci95[1]
+            tolerance = _get_tolerance(result_title, labels)
+            is_close = abs(our_value - published_value) <= tolerance + 1e-9
+            yield ComparedNumber(
+                ", ".join(labels), our_value, published_value, is_inside or is_close
+            )
 
 
 def _get_value(cell: TableCell) -> float | None:
@@ -141,11 +151,11 @@ def _get_value(cell: TableCell) -> float | None:
     return float(value) if is_number else None  # type: ignore[arg-type]
 
 
-def _get_tolerance(own_title: str, labels: Sequence[str]) -> float:
+def _get_tolerance(result_title: str, labels: Sequence[str]) -> float:
     """Return the largest difference that counts as reproduced, for one column of a table."""
-    if own_title in POINTS_COLUMNS:
+    if result_title in POINTS_COLUMNS:
         return 100 * MAX_F1_DIFFERENCE
-    is_score = own_title == "F1" or labels[-1:] in (["F1"], ["accuracy"])
+    is_score = result_title == "F1" or labels[-1:] in (["F1"], ["accuracy"])
     return MAX_F1_DIFFERENCE if is_score else MAX_DIFFERENCE
 
 
@@ -177,20 +187,20 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
 
 def _describe_table(numbers: Sequence[ComparedNumber]) -> str:
     """Return sentences with the reproduced numbers of a table and the largest differences."""
-    reproduced = [number for number in numbers if number.is_reproduced]
-    differing = [number for number in numbers if not number.is_reproduced]
-    differing.sort(key=lambda number: -abs(number.own - number.published))
-    clauses = []
-    if reproduced:
-        clauses.append(_list_numbers("Reproduced", reproduced))
-    if differing:
-        clauses.append(_list_numbers("Not reproduced", differing))
-    return " ".join(clauses)
+    reproduced_numbers = [number for number in numbers if number.is_reproduced]
+    differing_numbers = [number for number in numbers if not number.is_reproduced]
+    differing_numbers.sort(key=lambda number: -abs(number.our_value - number.published_value))
+    sentences = []
+    if reproduced_numbers:
+        sentences.append(_list_numbers("Reproduced", reproduced_numbers))
+    if differing_numbers:
+        sentences.append(_list_numbers("Not reproduced", differing_numbers))
+    return " ".join(sentences)
 
 
 def _list_numbers(heading: str, numbers: Sequence[ComparedNumber]) -> str:
     """Return a sentence that lists the first numbers and counts the others."""
-    listed = [str(number) for number in numbers[:MAX_LISTED_NUMBERS]]
+    items = [str(number) for number in numbers[:MAX_LISTED_NUMBERS]]
     if len(numbers) > MAX_LISTED_NUMBERS:
-        listed.append(f"and {len(numbers) - MAX_LISTED_NUMBERS} more")
-    return f"{heading}: {'; '.join(listed)}."
+        items.append(f"and {len(numbers) - MAX_LISTED_NUMBERS} more")
+    return f"{heading}: {'; '.join(items)}."

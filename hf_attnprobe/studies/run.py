@@ -180,14 +180,14 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
     planned_states = {
         job.folder: _make_step_state(job, fingerprints[job.folder]) for job in steps.jobs
     }
-    unfinished = _find_unfinished_steps(steps, state, planned_states, folder)
+    unfinished_folders = _find_unfinished_steps(steps, state, planned_states, folder)
     # A step is also unfinished if it depends on a step that has to be repeated.
-    for name in unfinished:
+    for name in unfinished_folders:
         state.steps.pop(name, None)
     write_json(folder / STATE_FILE, convert_to_plain(state))
-    with ProgressBar("study", progress, len(unfinished), part_name="step") as bar:
+    with ProgressBar("study", progress, len(unfinished_folders), part_name="step") as bar:
         for number, job in enumerate(steps.jobs, 1):
-            note = "" if job.folder in unfinished else ", already finished"
+            note = "" if job.folder in unfinished_folders else ", already finished"
             logger.info(
                 "step %d of %d: %s (%s)%s",
                 number,
@@ -196,7 +196,7 @@ def _run_steps(steps: Steps, folder: Path, progress: bool) -> dict[str, float]:
                 job.verb,
                 note,
             )
-            if job.folder in unfinished:
+            if job.folder in unfinished_folders:
                 bar.start_part(job.folder)
                 start_time = time.monotonic()
                 _run_step(job, steps, folder, progress)
@@ -280,19 +280,19 @@ def _find_unfinished_steps(
     Raises:
         AttnProbeError: If a finished step had other arguments or texts.
     """
-    unfinished: set[str] = set()
+    unfinished_folders: set[str] = set()
     for job in steps.jobs:
         finished_state = state.steps.get(job.folder)
         if finished_state is None or not (folder / job.folder).is_dir():
-            unfinished.add(job.folder)
+            unfinished_folders.add(job.folder)
             continue
         old_arguments = finished_state["arguments"]
         # If the step no longer has an argument, its new value counts as None.
         new_arguments = dict.fromkeys(old_arguments) | planned_states[job.folder]["arguments"]
         # The first difference raises an error.
-        for name, (old, new) in find_differences(old_arguments, new_arguments).items():
+        for name, (old_value, new_value) in find_differences(old_arguments, new_arguments).items():
             raise AttnProbeError(
-                f"step {job.folder} was run with {name} {old}, not {new}. Choose another "
+                f"step {job.folder} was run with {name} {old_value}, not {new_value}. Choose another "
                 f"--output-dir, or delete {folder / job.folder} and the steps that depend on it."
             )
         if finished_state["texts"] != planned_states[job.folder]["texts"]:
@@ -300,9 +300,9 @@ def _find_unfinished_steps(
                 f"the texts of {job.arguments['dataset']} have changed since step {job.folder} was "
                 "run. Choose another --output-dir."
             )
-        if unfinished & set(job.depends_on):
-            unfinished.add(job.folder)
-    return unfinished
+        if unfinished_folders & set(job.depends_on):
+            unfinished_folders.add(job.folder)
+    return unfinished_folders
 
 
 def _run_step(job: Job, steps: Steps, folder: Path, progress: bool) -> None:

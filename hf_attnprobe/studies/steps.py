@@ -317,7 +317,7 @@ class Verb:
         further_option_classes: Further options classes whose fields are arguments.
         required_arguments: Arguments that must be passed, in addition to the data set.
         optional_arguments: Other arguments that are not options.
-        excluded: Fields of the option classes that the verb does not accept.
+        excluded_fields: Fields of the option classes that the verb does not accept.
         is_training: Whether the step trains on the data set's training split.
         check_tests: Function that raises ``AttnProbeError`` for tests that do not exist.
     """
@@ -326,7 +326,7 @@ class Verb:
     further_option_classes: tuple[type[Options], ...] = ()
     required_arguments: tuple[str, ...] = ("model",)
     optional_arguments: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ("split", "test_limit")
+    excluded_fields: tuple[str, ...] = ("split", "test_limit")
     is_training: bool = True
     check_tests: Callable[[Any], object] = lambda tests: None
 
@@ -338,7 +338,7 @@ class Verb:
     @property
     def argument_names(self) -> list[str]:
         """Names of all arguments that a step may have."""
-        fields = [n for n in collect_fields(self.option_classes) if n not in self.excluded]
+        fields = [n for n in collect_fields(self.option_classes) if n not in self.excluded_fields]
         return [*fields, *self.required_arguments, *self.optional_arguments]
 
 
@@ -348,20 +348,22 @@ def _check_audit_tests(tests: Any) -> None:
 
 
 FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
-"""Option fields that a training step does not accept. Access tokens (``token``) must not be written
-to the study's files."""
+"""Option fields that a training step does not accept.
+
+Access tokens (``token``) must not be written to the study's files.
+"""
 VERBS = {
     "train": Verb(
         TrainingOptions,
         (Architecture, SavedModel),
         required_arguments=(),
-        excluded=FIELDS_NOT_FOR_TRAINING,
+        excluded_fields=FIELDS_NOT_FOR_TRAINING,
     ),
     "audit": Verb(
         AuditOptions,
         (SavedModel,),
         optional_arguments=("tests",),
-        excluded=("train_limit", "token"),
+        excluded_fields=("train_limit", "token"),
         is_training=False,
         check_tests=_check_audit_tests,
     ),
@@ -369,7 +371,7 @@ VERBS = {
         RetrainOptions,
         (SavedModel,),
         optional_arguments=("tests",),
-        excluded=FIELDS_NOT_FOR_TRAINING,
+        excluded_fields=FIELDS_NOT_FOR_TRAINING,
         check_tests=retraining.select_retraining_tests,
     ),
     "transfer": Verb(TransferOptions, required_arguments=("model", "guide")),

@@ -18,6 +18,7 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.pretrained import reads_features, reads_pairs
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import public_function
 from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import (
@@ -405,7 +406,7 @@ def add_candidate_answers(
         if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
             raise AttnProbeError(
                 f"answers_in_text needs labels that are single known words, but {name!r} is "
-                f"unknown or has {len(tokens)} tokens. Remove answers_in_text."
+                f"unknown or has {format_count(len(tokens), 'token')}. Remove answers_in_text."
             )
         ids.append(tokens[0])
     config = copy.deepcopy(config)

@@ -118,7 +118,7 @@ BAD = [
         "classes",
         changed("classes", premise="", hypothesis=""),
         {},
-        "none of the 8 texts has tokens",
+        "got none in 8 texts",
     ),
     ("classes", changed("number"), {"segment": "text_pair"}, "single texts"),
     ("classes", DATA["choice"], {}, "the data has a column of choices"),

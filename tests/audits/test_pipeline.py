@@ -78,7 +78,7 @@ def test_where_it_takes_long_shorter_ways_are_named():
         return AuditEstimate(50, n_runs, by_test, None, "float32").to_text().splitlines()
 
     first, dearest, cheap, shorter, _ = told(73_000.0)
-    assert first.startswith("about 20.3 h for 2 tests on 50 texts in float32: 11,850 runs remain")
+    assert first.startswith("about 20.3 h for 2 tests on 50 texts in float32: 11,850 runs left")
     assert dearest.split() == ["erasure", "about", "16.2", "h"]
     assert cheap.split() == ["permutation", "about", "4.1", "h"]
     assert (

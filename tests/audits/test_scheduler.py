@@ -26,7 +26,7 @@ from hf_attnprobe.audits.cost_model import AuditProgress, list_steps
 from hf_attnprobe.audits.options import parse_duration, parse_time_limit
 from hf_attnprobe.audits.runner import plan_batches
 from hf_attnprobe.audits.scheduler import CompletedWork, run_within_time, summarise_heads
-from hf_attnprobe.core.progress import format_duration
+from hf_attnprobe.core.progress import ProgressBar, format_duration
 from hf_attnprobe.inference.encoding import Text
 from hf_attnprobe.protocol import Site
 from hf_attnprobe.reports.report import Report
@@ -318,6 +318,49 @@ def test_a_portion_is_expected_to_take_as_long_as_its_texts(tmp_path):
     assert worker.now < 40
 
 
+def test_a_time_is_kept_if_long_texts_take_longer_per_token(tmp_path):
+    """A test takes the square of the length, and ten short texts come first."""
+    texts = [Text(k, 0, {"input_ids": [1] * (4 if k < 10 else 40)}) for k in range(60)]
+    worker = Worker({"test": 0.01}, 100.0, size=lambda text: text.n_tokens**2)
+    completed = CompletedWork(tmp_path, texts, worker)
+    in_time(worker, completed, {"test": ALL})
+    # A portion of long texts contains four times as many tokens as all portions before it. The first
+    # one takes up to ten times as long as expected: 4 texts of 16 s.
+    assert worker.now <= 100 and len(completed.get_ids("test", ALL[0])) >= 12
+
+
+def test_every_test_reaches_ten_texts_before_one_reaches_thirty(tmp_path):
+    worker = Worker({"cheap": 2.0, "dear": 3.0}, 100.0)  # 10 texts of both take 50 s
+    completed = worker.rows_of(tmp_path, 40)
+    in_time(worker, completed, {"cheap": ALL, "dear": ALL})
+    n_cheap, n_dear = (len(completed.get_ids(test, ALL[0])) for test in ("cheap", "dear"))
+    assert worker.now <= 100 and n_dear == MIN_DISPLAYED_TEXTS < n_cheap < 30
+
+
+@pytest.mark.parametrize("limit", [40, 20])
+def test_a_time_that_is_too_short_for_an_answer_is_announced(model, monkeypatch, limit):
+    """Every test takes 0.01 s per token and site, by a clock of the test."""
+    now, lines = [0.0], []
+    finish_step = AuditProgress.finish_step
+
+    def finish_step_slowly(progress):
+        now[0] += 0.01 * progress._batch[0].n_tokens
+        finish_step(progress)
+
+    monkeypatch.setattr(AuditProgress, "finish_step", finish_step_slowly)
+    monkeypatch.setattr(pipeline, "AuditProgress", partial(AuditProgress, now=lambda: now[0]))
+    monkeypatch.setattr(ProgressBar, "print_line", lambda bar, line: lines.append(line))
+    report = run(model, tests=TESTS[::2], time=f"{limit}s")
+    announcements = [line for line in lines if "too short for an answer" in line]
+    (tokenizer, data) = model[0][1], model[1]
+    mean_tokens = np.mean([len(ids) for ids in tokenizer(data["text"][:60])["input_ids"]])
+    # Two tests decide the answer; 30% are added for safety, and 10 seconds for the report.
+    expected_seconds = 1.3 * 0.01 * 2 * 30 * mean_tokens + 10
+    seconds = report.provenance["stopping"]["seconds_for_answer"]
+    assert seconds == pytest.approx(expected_seconds, rel=0.2)
+    assert len(announcements) == (limit == 20) and now[0] < limit
+
+
 def in_time_by_prompt(worker, completed, *turns):
     """Run turns within the worker's time, and finish every text before the next."""
     run_within_time(
@@ -413,6 +456,7 @@ def test_what_was_done_before_a_time_was_up_is_kept(model, monkeypatch, tmp_path
         so_far.run(so_far.texts, {})
 
     monkeypatch.setattr(rounds, "run_within_time", only_predict)
+    monkeypatch.setattr(rounds, "_measure_cost", lambda *arguments: None)
     refused("too short to run any test", run, model, tmp_path / "out", time="1m")
     kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "out").rglob("part-*")}
     assert kept

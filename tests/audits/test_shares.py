@@ -146,7 +146,9 @@ def test_a_share_that_there_is_not_is_refused(share, verb):
 
 
 def test_a_share_without_a_text_is_refused(verb):
-    with refuses("share 0/999999 is empty, because there are only 40 texts. Use fewer shares"):
+    with refuses(
+        "share 0/999999 is empty, because the data set has only 40 texts. Use fewer shares"
+    ):
         verb(options=AuditOptions(share="0/999999"), progress=False)
 
 

@@ -31,7 +31,7 @@ def test_which_groups_are_tested():
     sets = [Site(HEAD_SET, 0), Site(HEAD_SET, 1)]
     layers = [Site(layer, ALL) for layer in range(N_LAYERS)]
     assert list_groups(adapter, heads) == [EVERYWHERE, *layers, *sets]
-    assert list_groups(adapter, heads, whole=False) == sets
+    assert list_groups(adapter, heads, includes_layers=False) == sets
     assert list_groups(adapter, heads[1:]) == [*layers[1:], *sets]
     asked = [site._replace(query=2) for site in heads[:N_HEADS]]
     assert list_groups(adapter, asked)[0] == Site(0, ALL, 2)

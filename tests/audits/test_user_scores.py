@@ -371,7 +371,7 @@ def test_a_file_that_is_none_is_said(drawn, tmp_path, name, content, message):
         ({5: [[1.0], [1.0, 2.0]]}, "nested lists of different lengths"),
         ([np.ones((4, 2))], "text 5: expected one score per token, got an array of 4 × 2 scores"),
         (7, "expected a score file"),
-        ([[1.0], [2.0]], "expected scores for 1 texts, got 2 entries"),
+        ([[1.0], [2.0]], "expected scores for 1 text, but got scores for 2"),
     ],
     ids=str,
 )

@@ -197,7 +197,7 @@ BAD_DATA = [
     ([{"text": "a film", "label": "angry"}], "label 'angry'"),
     ([{"text": "a film", "label": name} for name in ("angry", "positive")], "label 'angry'"),
     ([{"text": "x", "label": name} for name in ("negative", "positive", "zen")], "label 'zen'"),
-    ([{"text": t, "label": 0} for t in ("", " \n")], "none of the 2 texts has tokens"),
+    ([{"text": t, "label": 0} for t in ("", " \n")], "got none in 2 texts"),
 ]
 
 
@@ -464,7 +464,10 @@ BAD_SPLITS = [
     ({"validation": ROWS}, "the data set has no split 'train'. Choose one of validation"),
     ({"train": ROWS[:1], "validation": ROWS}, "labelled texts of each class"),
     ({"train": UNLABELLED, "validation": UNLABELLED}, "the training texts have no labels"),
-    ({"train": ROWS, "validation": NO_TEXT}, "all 2 validation texts are blank. Choose another"),
+    (
+        {"train": ROWS, "validation": NO_TEXT},
+        "every validation text is blank, 2 in total. Choose another",
+    ),
     (
         {"train": ROWS, "validation": [*ROWS, {"text": "a", "label": 2}]},
         "the validation texts must have the same classes",
@@ -474,7 +477,7 @@ BAD_SPLITS = [
         {"train": ROWS, "validation": ROWS, "test": [{"text": "a", "label": 7}]},
         "the test texts must have the same classes",
     ),
-    ({"train": EMPTY, "validation": ROWS}, "all 2 train texts are blank"),
+    ({"train": EMPTY, "validation": ROWS}, "every train text is blank"),
 ]
 
 

@@ -289,9 +289,7 @@ def test_words_with_labels():
     assert "ner_tags, pos_tags" in message(rows, "test")
     chosen = load_examples(rows, "test", label_column="pos_tags")
     assert chosen["word_labels"][:] == [[1, 2, 3]] * 2
-    assert "row 0 has 2 words and 1 labels" in message(
-        [{"tokens": ["a", "b"], "tags": [1]}], "test"
-    )
+    assert "row 0 has 2 words and 1 label" in message([{"tokens": ["a", "b"], "tags": [1]}], "test")
 
 
 def test_answers_are_places_in_the_context():

@@ -115,6 +115,30 @@ def test_what_is_folded_is_printed_where_it_is_open(open_page, page_file):
     assert all(part.is_visible() for part in folded)
 
 
+def test_the_first_printed_page_has_the_answer_its_rows_and_a_text(open_page, tmp_path):
+    """A4 with margins of one centimetre, at 96 pixels per inch."""
+    width, height = 718, 1047
+    file = tmp_path / "report.html"
+    file.write_text(render_html(first_screen_document()), encoding="utf-8")
+    page = open_page(file, width=width).page
+    page.emulate_media(media="print")
+    background, rows, text_top = page.evaluate(
+        """() => [
+            getComputedStyle(document.body).backgroundColor,
+            [...document.querySelectorAll(".scores td.t")].map(cell => {
+                const box = cell.getBoundingClientRect();
+                const lineHeight = parseFloat(getComputedStyle(cell).lineHeight);
+                return [box.width, Math.floor(box.height / lineHeight), box.bottom];
+            }),
+            document.querySelector(".text").getBoundingClientRect().top,
+        ]"""
+    )
+    assert background == "rgb(255, 255, 255)"
+    for cell_width, n_lines, bottom in rows:
+        assert cell_width > 0.4 * width and n_lines <= 3 and bottom < height
+    assert len(rows) == 8 and text_top < 0.75 * height
+
+
 def test_a_fragment_leaves_the_notebook_as_it_is(open_page, tmp_path):
     cell = render_cell_html([AnswerBlock("Why?", "no", "So.", [NumberLine(FormattedNumber(0.1))])])
     outside = '<h3 id="mine">mine</h3><table><td>mine</td></table>'
@@ -161,7 +185,7 @@ def test_on_a_phone_every_row_is_name_and_number_then_bar_then_meaning(
     rows = opened.page.locator("tr:has(td.on-scale)").all()
     assert len(rows) == 5
     for row in rows:
-        name, number = box(row.locator("th")), box(row.locator("td.own"))
+        name, number = box(row.locator("th")), box(row.locator("td.value"))
         scale, meaning = box(row.locator(".rail")), box(row.locator("td.t"))
         assert abs(name["bottom"] - number["bottom"]) < 4 and name["right"] <= number["x"]
         assert scale["y"] >= name["bottom"] and meaning["y"] >= scale["bottom"]

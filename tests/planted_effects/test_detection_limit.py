@@ -88,7 +88,7 @@ def test_an_audit_of_the_model_says_what_it_would_have_seen(found):
     report = audit(model, rows, ["permutation"], options=options, tokenizer=words)
     (note,) = [note for note in report.notes if note.startswith("Detection limit:")]
     assert "head 0.1" in note and "24 texts" in note and note in report.to_markdown()
-    assert "It may miss smaller effects" in note
+    assert "The audit may miss smaller effects" in note
     assert " 5% of the decision or more passes through the head" in note
 
 

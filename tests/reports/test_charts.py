@@ -65,7 +65,7 @@ def test_tau_is_counted_by_class(rows, drawn, predicted, measure):
         assert f"{own.mean():z.2f} [" in chart.finding
         significant = (tau > 0.5)[predicted == k]
         assert f"{significant.mean():.0%} of them significant" in chart.finding
-    assert "1 text has no τ: not reached yet, or nothing to rank." in chart.finding
+    assert "1 text has no τ, because the test has not reached the text, or because" in chart.finding
     assert "2.5% of texts" in chart.finding
 
 
@@ -130,7 +130,7 @@ def test_what_is_found_is_called_a_lower_bound_and_the_upper_one_is_drawn(rows):
     found = pd.concat([rows.assign(value=rows.value.where(~exact, 0.0)), upper])
     chart = by_key(found)["adversarial_distance"]
     names = [s.name for s in chart.series]
-    assert names[:2] == ["ε = 0.01, found", "ε = 0.01, at most"]
+    assert names[:2] == ["ε = 0.01, found by a search", "ε = 0.01, at most"]
     assert "at least" in chart.finding
     assert "lower bound" in chart.finding
 
@@ -138,7 +138,8 @@ def test_what_is_found_is_called_a_lower_bound_and_the_upper_one_is_drawn(rows):
 def test_other_epsilons_are_drawn_where_the_papers_were_not_tried():
     values = {f"epsilon_max_jsd@{e}": [0.1, 0.2] * 5 for e in (0.1, 0.5, 0.2, 0.02)}
     chart = by_key(make_test_rows(values, "adversarial"))["adversarial_distance"]
-    assert [s.name for s in chart.series] == ["ε = 0.02, found", "ε = 0.1, found", "ε = 0.2, found"]
+    names = [f"ε = {epsilon}, found by a search" for epsilon in (0.02, 0.1, 0.2)]
+    assert [series.name for series in chart.series] == names
 
 
 def test_single_texts_are_a_sample_and_the_median_is_of_all(rows, drawn):

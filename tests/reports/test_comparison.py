@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.reports.comparison import compare_reports
+from hf_attnprobe.reports.comparison import build_difference_maps, compare_reports
 from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
-from tests.helpers.page_reader import Reader
 from tests.helpers.sample_comparisons import (
     IMPORTANCE,
     N,
@@ -182,11 +181,19 @@ def test_one_audit_or_none_with_rows_is_refused(base):
     )
 
 
-def test_heads_have_a_map_of_differences():
-    reports = [report_of(rows_of(k, heads=3, moved=k / 10), model=f"m{k}") for k in (1, 2)]
-    comparison = compare_reports(reports)
+@pytest.mark.parametrize("statistic", ["path_share", "standard_tvd"])
+def test_heads_have_a_map_of_differences(statistic):
+    """Heads are graded by path share, or by effect if the path share was not measured."""
+    rows = [rows_of(k, heads=3, moved=k / 10) for k in (1, 2)]
+    if statistic != "path_share":
+        rows = [frame[frame.statistic != "path_share"] for frame in rows]
+    comparison = compare_reports([report_of(frame, model=f"m{k}") for k, frame in enumerate(rows)])
     assert any("Heads with the same number are compared" in c for c in comparison.cautions)
-    ids = Reader(comparison.to_html()).ids
-    found = [i for i in ids if i.startswith("heads_standard_tvd")]
-    found = [i for i in found if not i.endswith(("-title", "-desc"))]
-    assert found == ["heads_standard_tvd_difference_2"]
+    (head_map,) = build_difference_maps(comparison)
+    assert head_map.key == f"heads_{statistic}_difference_2"
+    assert f'id="{head_map.key}"' in comparison.to_html()
+    means = [
+        frame[frame.statistic == statistic].groupby("head").value.mean().sort_index()
+        for frame in rows
+    ]
+    np.testing.assert_allclose(head_map.values, [means[1] - means[0]])

@@ -299,6 +299,33 @@ def test_an_open_answer_begins_with_its_reason_and_has_the_command():
     assert "Run the audit again with --test-limit" in told
 
 
+@pytest.mark.parametrize(
+    ("n_available", "advice"),
+    [
+        (60, "This audit used all available texts. Add more of them."),
+        (100, "An answer may need about {n} texts, but the data set contains only 100. Add more"),
+        (1776, "--dataset sst --test-limit {n}"),
+    ],
+)
+def test_advice_does_not_exceed_the_data_set(n_available, advice):
+    """60 texts were audited, and the interval contains a threshold."""
+    crossing = all_yes(faithfulness=found("faithfulness", 0.56, (0.46, 0.67), 60))
+    settings = {"asked_for": {"test_limit": 60}, "n": 60}
+    command = str(report_of(*crossing, **settings)).splitlines()[-1]
+    n_suggested = int(command.rpartition(" ")[2])
+    assert n_suggested > 100
+    text = " ".join(str(report_of(*crossing, **settings, n_available=n_available)).split())
+    assert advice.format(n=n_suggested) in text
+
+
+def test_all_texts_of_a_small_data_set_are_suggested_if_they_may_be_enough():
+    few = [found(f.rule, f.value, n=20, yardsticks=f.yardsticks) for f in all_yes()]
+    settings = {"asked_for": {"test_limit": 20}, "n": 20}
+    assert str(report_of(*few, **settings, n_available=60)).endswith("--test-limit 60")
+    text = " ".join(str(report_of(*few, **settings, n_available=25)).split())
+    assert "An answer may need about 30 texts, but the data set contains only 25." in text
+
+
 def test_an_audit_that_time_stopped_is_gone_on_with():
     crossing = found("faithfulness", 0.6, (0.53, 0.67), 60)
     facts = {"seconds": 480, "runs_done": 30, "runs_of_full_audit": 900, "n_texts": 1776}
@@ -496,4 +523,4 @@ def test_bounds_that_leave_it_open_are_said_to():
     low = Estimate(0.3, (0.2, 0.4), 100)
     one = found("uniqueness", 0.9, (0.85, 0.95), lower_estimate=low, is_upper_bound=True)
     assert one.answer == Answer.CANNOT_SAY
-    assert describe_finding(one).endswith(": the known bounds leave it open")
+    assert describe_finding(one).endswith(": the known bounds do not settle this question")

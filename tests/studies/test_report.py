@@ -127,3 +127,10 @@ def test_a_table_is_a_frame_by_its_number_or_its_title():
     for wrong in (3, "Table 9", ""):
         with pytest.raises(AttnProbeError, match=r"tables match .*1: Does attention rank"):
             report.frame(wrong)
+
+
+def test_a_single_training_text_has_no_plural():
+    plan = plan_study("tutek-snajder", StudyOptions(quick=True, train_limit=1, epochs=1))
+    differences = [*_describe_differences(plan, ())]
+    assert "only 1 training text" in differences
+    assert "at most 1 epoch of training" in differences

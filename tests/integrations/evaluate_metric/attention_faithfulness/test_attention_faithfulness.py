@@ -136,7 +136,7 @@ def test_texts_added_bit_by_bit_as_arrays_and_in_combinations(metric, checkpoint
         ({"model_id": "{checkpoint}", "tests": ["permutations"]}, "did you mean permutation?"),
         ({"model_id": "{checkpoint}", "references": [0, 5]}, "label"),
         ({"model_id": "{checkpoint}", "predictions": []}, "split 'test' is empty"),
-        ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "none of the 2 texts has tokens"),
+        ({"model_id": "{checkpoint}", "predictions": ["", " "]}, "got none in 2 texts"),
         (
             {"model_id": "{checkpoint}", "predictions": "a text"},
             "must be a list of texts, got a single string",
