@@ -552,7 +552,8 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
     ) -> Tensor:
         """Compute the probabilities of edited copies of one bag, `[copies, classes]`."""
         mask = observation.batch.mask[bag]
-        positions = mask.nonzero()[:, 0]
+        # A slice, unlike indices, does not copy the tensors of a bag without padding.
+        positions = slice(None) if mask.all() else mask.nonzero()[:, 0]
         state = observation.state
         vectors, states = state.vectors[bag, positions], state.states[bag, positions]
         replacement = None if new_vectors is None else new_vectors[bag, positions]
@@ -571,7 +572,8 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
                 probs[is_empty] = self._compute_empty_probs(states)
             is_edited &= ~is_empty
         if is_edited.any():
-            edited = compute_bag(_Bag(vectors, states, scores, replacement), changed[is_edited])
+            edited_sets = changed if is_edited.all() else changed[is_edited]
+            edited = compute_bag(_Bag(vectors, states, scores, replacement), edited_sets)
             probs[is_edited] = edited
         return probs
 

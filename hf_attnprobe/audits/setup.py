@@ -65,6 +65,7 @@ from hf_attnprobe.data.examples import (
     list_further_columns,
     read_examples,
 )
+from hf_attnprobe.data.instances import iterate_bags
 from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.rankings import FITTED_MAP_RANKING
@@ -107,6 +108,8 @@ logger = logging.getLogger(__name__)
 MAP_TESTS = ("exchange", "scale", "erasure", "sources")
 """Names of the tests that compare a fitted attention map with attention."""
 
+MAX_BATCH_NUMBERS = 2**23
+"""Largest number of numbers in a batch of bags with several bags. In float64, they take 64 MiB."""
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
@@ -381,6 +384,8 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         if model_inputs:
             examples = read_examples(opened, model_inputs=model_inputs)
     adapter = audited_model.adapter
+    if "features" in examples.column_names:
+        _limit_bag_batches(adapter, examples, options.batch_size)
     max_batch_size = adapter.max_batch_size or options.batch_size
     max_batch_size *= adapter.n_parallel_batches
     options = replace(options, batch_size=min(options.batch_size, max_batch_size))
@@ -456,6 +461,21 @@ def _set_unit(audited_model: AuditedModel, data: Data) -> None:
             f"{data.unit!r}"
         )
     audited_model.adapter.unit = data.unit
+
+
+def _limit_bag_batches(
+    adapter: AttentionModelBase, examples: "datasets.Dataset", batch_size: int
+) -> None:
+    """Limit the adapter's batch size, so that a batch of large bags does not take much memory.
+
+    Args:
+        adapter: The model; its attribute ``max_batch_size`` is set.
+        examples: Examples with a column ``features``.
+        batch_size: Largest batch size in the audit.
+    """
+    largest_bag = max(bag.size for bag in iterate_bags(examples, "features"))
+    limit = max(1, MAX_BATCH_NUMBERS // largest_bag)
+    adapter.max_batch_size = limit if limit < batch_size else type(adapter).max_batch_size
 
 
 def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> dict[str, str]:

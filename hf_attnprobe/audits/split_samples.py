@@ -282,9 +282,15 @@ def set_unit_donors(
     is_unable = adapter.lacks(ExchangeableUnits) is not None
     if is_unable or not is_needed("uses_unit_donors", selection.tests):
         return
-    texts = _sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS)
+    texts = sort_by_length(_sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS))
     batches = _batch_by_length(adapter, tokenizer, texts)
-    adapter.unit_donors = collect_unit_donors(adapter, batches, seed)
+    read_contents = None
+    if "features" in texts[0].inputs:
+        # The vectors of all donors may not fit into memory.
+        def read_contents(row: int) -> torch.Tensor:
+            return texts[row].inputs["features"]
+
+    adapter.unit_donors = collect_unit_donors(adapter, batches, seed, read_contents)
 
 
 def _sample_texts(
@@ -328,6 +334,6 @@ def _batch_by_length(
     texts: Sequence[Text],
 ) -> Iterator[Batch]:
     """Yield collated batches, with the shortest texts first."""
-    batch_size = adapter.max_batch_size or SAMPLE_BATCH_SIZE
+    batch_size = min(adapter.max_batch_size or SAMPLE_BATCH_SIZE, SAMPLE_BATCH_SIZE)
     pad_token_id = tokenizer.pad_token_id or 0
     return iterate_batches(adapter, sort_by_length(texts), pad_token_id, batch_size)
