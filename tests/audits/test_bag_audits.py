@@ -16,6 +16,7 @@ from hf_attnprobe import (
     read_audit,
     register_adapter,
 )
+from hf_attnprobe.audits import setup
 from hf_attnprobe.statistics.wording import rename_units
 from hf_attnprobe.training.run import train
 from tests.helpers.bag_models import (
@@ -83,6 +84,26 @@ def test_the_rows_hold_the_modules_own_predictions(report):
         logits = module(features, torch.ones(1, features.shape[1], dtype=torch.bool))
         expected.append(float(logits.detach().softmax(-1).max()))
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
+
+
+def test_bags_in_files_and_bags_one_by_one_give_the_same_rows(report, tmp_path, monkeypatch):
+    rows = make_bags(24, 1)
+    names = [f"{index}.npy" for index in range(len(rows))]
+    for name, row in zip(names, rows, strict=True):
+        np.save(tmp_path / name, np.array(row["features"]))
+    table = pd.DataFrame({"features": names, "label": [row["label"] for row in rows]})
+    table["rationale"] = [row["rationale"] for row in rows]
+    table.to_parquet(tmp_path / "test.parquet")
+    monkeypatch.setattr(setup, "MAX_BATCH_NUMBERS", 1)
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    from_files = audit(adapter, str(tmp_path), ["exchange", "correlation"], progress=False)
+    assert adapter.max_batch_size == 1
+    keys = ["test", "statistic", "layer", "head", "example_id"]
+    expected, actual = (
+        each.to_pandas().set_index(keys).value.sort_index() for each in (report, from_files)
+    )
+    assert {"exchange", "correlation"} <= {*actual.index.get_level_values("test")}
+    pd.testing.assert_series_equal(actual, expected[actual.index], rtol=1e-9, atol=1e-12)
 
 
 def test_train_and_audit_a_parquet_file(tmp_path):
