@@ -31,7 +31,6 @@ from hf_attnprobe.cards.metadata import (
     escape_prose,
     format_code,
     format_versions,
-    get_hub_task,
     strip_local_folders,
     strip_record_folders,
 )
@@ -353,7 +352,6 @@ def render_card(card: CardContent) -> str:
         .render(
             card=card,
             checkpoint=checkpoint,
-            task=get_hub_task(checkpoint),
             question=AUDIT_HEADING,
             not_audited=NOT_AUDITED,
             conclusions=list(dict.fromkeys(conclusions)),
@@ -465,8 +463,8 @@ def _predicts_classes(checkpoint: Checkpoint) -> bool:
     """Check whether a model predicts exactly one class for each text."""
     problem = checkpoint.config.get("problem_type")
     is_single_label = problem in (None, "single_label_classification")
-    is_text_classifier = get_hub_task(checkpoint) == "text-classification"
-    return is_text_classifier and is_single_label and len(checkpoint.classes) > 1
+    is_classifier = checkpoint.class_suffix == "ForSequenceClassification"
+    return is_classifier and is_single_label and len(checkpoint.classes) > 1
 
 
 def _is_paper_dataset(card: CardContent) -> bool:

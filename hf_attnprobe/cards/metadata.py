@@ -285,7 +285,12 @@ class Checkpoint:
 
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub's name for a model's task, or None for an unsupported model class."""
+    """Return the Hub's name for a model's task; None if the Hub has no name for it.
+
+    The Hub has no task for models that classify bags of instances.
+    """
+    if checkpoint.config.get("inputs") == "features":
+        return None
     return TASK_BY_CLASS_SUFFIX.get(checkpoint.class_suffix)
 
 

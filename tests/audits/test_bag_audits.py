@@ -115,7 +115,9 @@ def test_train_and_audit_a_parquet_file(tmp_path):
     folder = tmp_path / "audit"
     report = audit(str(tmp_path / "model"), data, output_dir=folder, progress=False)
     assert "visits" in str(report) and (folder / "report.html").exists()
-    assert "gated (Ilse" in (tmp_path / "model" / "README.md").read_text()
+    card = (tmp_path / "model" / "README.md").read_text()
+    # The Hub has no task for bags.
+    assert "gated (Ilse" in card and "- Classes:" in card and "text-classification" not in card
     with refuses("size 8, but the vectors"):
         audit(str(tmp_path / "model"), [{"features": [[1.0]], "label": 0}], progress=False)
     with refuses("reads texts"):
