@@ -639,6 +639,7 @@ class AuditEstimate:
         seconds: Estimated seconds on this machine under its present load, by test name.
         saved_folder: Folder with the warm-up's rows; None if they were not saved.
         dtype: Number format in which the model computes, such as "bfloat16".
+        input_name: Name of one input: "text", "bag" or "image".
     """
 
     n_texts: int
@@ -646,6 +647,7 @@ class AuditEstimate:
     seconds: dict[str, float]
     saved_folder: str | None
     dtype: str
+    input_name: str = "text"
 
     @property
     def total(self) -> float:
@@ -672,9 +674,9 @@ class AuditEstimate:
         width = max(map(len, self.seconds))
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
-            f"{format_duration(self.total)} for {len(self.seconds)} tests on {self.n_texts:,} texts "
-            f"in {self.dtype}: {self.n_runs:,} runs remain (a run is one test at one head or group of heads on one "
-            "text)",
+            f"{format_duration(self.total)} for {len(self.seconds)} tests on "
+            f"{self.n_texts:,} {self.input_name}s in {self.dtype}: {self.n_runs:,} runs remain (a run "
+            f"is one test at one head or group of heads on one {self.input_name})",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
@@ -692,7 +694,7 @@ class AuditEstimate:
                 "--estimate continues from them."
             )
         lines.append(
-            "The tests ran on a few texts, each at up to two heads and one group of heads. The time "
+            f"The tests ran on a few {self.input_name}s, each at up to two heads and one group of heads. The time "
             "for loading, for generated answers and for the report is not included. The estimate "
             f"assumes the present load of this machine. {saved}"
         )
@@ -774,10 +776,17 @@ def _estimate_prepared_audit(
                 n_runs += n_pending
                 step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
                 seconds[test] += progress.costs.estimate_seconds([step])
+        adapter = runner.adapter
+        input_name = "text"
+        if adapter.instance_column is not None:
+            input_name = "bag"
+        elif adapter.reads_images:
+            input_name = "image"
         return AuditEstimate(
             audit.n_texts,
             n_runs,
             seconds,
             None if saved_folder is None else str(saved_folder),
-            get_number_format(runner.adapter),
+            get_number_format(adapter),
+            input_name,
         )

@@ -47,7 +47,7 @@ from hf_attnprobe.documents.blocks import (
 from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.documents.templates import load_templates
 from hf_attnprobe.statistics.verdicts import DISPLAY_ADVICE
-from hf_attnprobe.statistics.wording import Wording, build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording, rename_units
 
 
 NOT_AUDITED = (
@@ -375,6 +375,13 @@ def render_card(card: CardContent) -> str:
             ),
         )
     )
+    if checkpoint.reads_bags:
+        units = [audit.provenance.get("instance") for audit in card.audits]
+        unit = next(filter(None, units), "instance")
+        parts = text.split("```")
+        # Every second part is code.
+        parts[::2] = [rename_units(part, unit) for part in parts[::2]]
+        text = "```".join(parts)
     # No name in the text can look like the comment that ends the generated part.
     return text.replace("<!--", "&lt;!--")
 

@@ -254,6 +254,11 @@ class Checkpoint:
         return str(architectures[0])
 
     @property
+    def reads_bags(self) -> bool:
+        """Whether the model reads bags of instances instead of texts."""
+        return self.config.get("inputs") == "features"
+
+    @property
     def class_suffix(self) -> str:
         """Suffix of the class name, such as ForSequenceClassification.
 
@@ -289,7 +294,7 @@ def get_hub_task(checkpoint: Checkpoint) -> str | None:
 
     The Hub has no task for models that classify bags of instances.
     """
-    if checkpoint.config.get("inputs") == "features":
+    if checkpoint.reads_bags:
         return None
     return TASK_BY_CLASS_SUFFIX.get(checkpoint.class_suffix)
 

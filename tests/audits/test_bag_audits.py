@@ -1,5 +1,7 @@
 """Audits of models that attend over bags of instances."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,6 +120,9 @@ def test_train_and_audit_a_parquet_file(tmp_path):
     card = (tmp_path / "model" / "README.md").read_text()
     # The Hub has no task for bags.
     assert "gated (Ilse" in card and "- Classes:" in card and "text-classification" not in card
+    prose = "".join(card.split("```")[::2])
+    assert not re.search(r"\b(words?|texts?|tokens?)\b", prose, re.IGNORECASE)
+    assert "AutoTokenizer" not in card and "torch.zeros(1, 3, 8)" in card
     with refuses("size 8, but the vectors"):
         audit(str(tmp_path / "model"), [{"features": [[1.0]], "label": 0}], progress=False)
     with refuses("reads texts"):
