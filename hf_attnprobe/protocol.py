@@ -923,6 +923,15 @@ class AttentionModelBase(AttentionModel):
         return 1
 
     @property
+    def max_unit_edits(self) -> int | None:
+        """Largest number of edited copies of a text that measure the effects of all its units.
+
+        If a text has more units, most of them are edited in groups; see
+        :mod:`hf_attnprobe.functional.grouped_effects`. By default, there is no limit.
+        """
+        return None
+
+    @property
     def weighs_heads(self) -> bool:
         """Whether the heads of a group are weighted by what they write.
 

@@ -46,6 +46,7 @@ from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
 from hf_attnprobe.faithfulness.registry import load_tests
+from hf_attnprobe.functional.grouped_effects import SINGLE_SHARE
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
@@ -61,6 +62,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, apply_thresholds
+from hf_attnprobe.statistics.wording import form_plural
 from hf_attnprobe.storage.folders import (
     mark_folder,
     refuse_outside_link,
@@ -400,10 +402,30 @@ def _list_notes(
         _describe_level(provenance),
         _describe_single_logit(runner.adapter, predicts),
         _describe_long_passages(runner),
+        _describe_grouping(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
         notes += runner.adapter.describe_unusual_layers()
     return tuple(note for note in notes if note is not None)
+
+
+def _describe_grouping(runner: AuditRunner) -> str | None:
+    """Return the note that the instances of large bags were edited in groups."""
+    limit = runner.adapter.max_unit_edits
+    if limit is None:
+        return None
+    n_grouped = sum(text.n_content > limit for text in runner.texts)
+    if not n_grouped:
+        return None
+    n_single = int(SINGLE_SHARE * limit)
+    unit = form_plural(runner.adapter.unit)
+    return (
+        f"{n_grouped} of {len(runner.texts)} bags have more than {limit} {unit}. This model needs a "
+        f"pass for every edited bag, so in these bags only the {n_single} {unit} with most attention "
+        "were left out and exchanged one at a time. The others were edited in groups with similar "
+        "attention, and the groups with the largest effects were divided further. Each member of a "
+        "group gets an equal share of the group's effect."
+    )
 
 
 def _describe_level(provenance: Mapping[str, Any]) -> str | None:

@@ -78,6 +78,7 @@ from hf_attnprobe.faithfulness.scale import (
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
+from hf_attnprobe.functional.grouped_effects import measure_in_groups
 from hf_attnprobe.functional.intervention import draw_permutation
 from hf_attnprobe.protocol import (
     ALL,
@@ -511,6 +512,9 @@ def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -
     def compute() -> Tensor:
         content = observation.batch.content_mask
         n_keys = content.shape[1]
+        limit = observation.model.max_unit_edits
+        if limit is not None and content.sum(1).max() > limit:
+            return _compute_grouped_losses(observation, draws, limit)
         is_used = content.any(0)
         # For a large bag, each copy of these sets takes n² bytes.
         single_units = torch.eye(n_keys, dtype=torch.bool, device=content.device)[is_used]
@@ -520,6 +524,40 @@ def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -
         return losses
 
     return observation.remember(("exchange losses", draws.key), compute)
+
+
+def _compute_grouped_losses(
+    observation: Observation, draws: ReplacementDraws, limit: int
+) -> Tensor:
+    """Compute the losses of units in long texts with a limited number of passes for each donor.
+
+    Each unit gets an equal share of its group's loss.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        draws: New contents of the units.
+        limit: Largest number of edited copies per text and donor.
+
+    Returns:
+        Losses ``[batch, keys]`` in [0, 1].
+    """
+    content = observation.batch.content_mask
+    attention = observation.read(find_model_site(observation.model))
+    losses = torch.zeros(content.shape, dtype=torch.float64, device=content.device)
+    for text in range(len(content)):
+        positions = content[text].nonzero()[:, 0]
+
+        def measure(
+            groups: list[list[int]], text: int = text, positions: Tensor = positions
+        ) -> Tensor:
+            sets = torch.zeros(len(groups), *content.shape, dtype=torch.bool, device=content.device)
+            for row, group in enumerate(groups):
+                sets[row, text, positions[group]] = True
+            return measure_exchanges(observation, draws, sets).mean(0)[:, text, None]
+
+        order = attention[text, positions].argsort(descending=True, stable=True).tolist()
+        losses[text, positions] = measure_in_groups(order, measure, limit)[:, 0]
+    return losses
 
 
 def measure_exchange_removal(

@@ -281,3 +281,27 @@ def test_a_large_bag_equals_full_passes_written_by_hand():
         weights = attention * ~changed / (attention * ~changed).sum()
         replayed = adapter.replay(observation, {0: weights.view(1, 1, 1, 1, -1)})[0, 0]
         torch.testing.assert_close(replayed, run(bag, weights)[1], rtol=1e-9, atol=0)
+
+
+def test_large_bags_of_a_mixing_module_are_edited_in_groups(monkeypatch):
+    monkeypatch.setattr(pooling, "MAX_PASSES_PER_BAG", 32)
+    torch.manual_seed(1)
+    adapter = MixingAdapter(GatedPooling())
+    batch = make_batch(adapter, lengths=(90, 20))
+    # One instance decides, although it has little attention.
+    batch.inputs["features"][0, 41] = -9 * adapter.model.head.weight[1].sign()
+    observation = adapter.observe(batch)
+    assert adapter.max_unit_edits == 32 and GatedAdapter(GatedPooling()).max_unit_edits is None
+    without = adapter.compute_leave_one_out(observation)
+    order = observation.attention[0][0, 0, 0, :90].argsort(descending=True).tolist()
+    assert order[-1] == 41
+    bag, small_bag = batch.inputs["features"]
+    for instance in {*order[:8], 41}:
+        expected = run_alone(adapter, torch.cat([bag[:instance], bag[instance + 1 : 90]]))
+        torch.testing.assert_close(without[0, instance], expected, rtol=1e-9, atol=1e-12)
+    # The small bag in the same batch is not edited in groups.
+    for instance in range(20):
+        expected = run_alone(
+            adapter, torch.cat([small_bag[:instance], small_bag[instance + 1 : 20]])
+        )
+        torch.testing.assert_close(without[1, instance], expected, rtol=1e-9, atol=1e-12)

@@ -18,6 +18,7 @@ from hf_attnprobe import (
     read_audit,
     register_adapter,
 )
+from hf_attnprobe.adapters import pooling
 from hf_attnprobe.audits import setup
 from hf_attnprobe.statistics.wording import rename_units
 from hf_attnprobe.training.run import train
@@ -106,6 +107,19 @@ def test_bags_in_files_and_bags_one_by_one_give_the_same_rows(report, tmp_path, 
     )
     assert {"exchange", "correlation"} <= {*actual.index.get_level_values("test")}
     pd.testing.assert_series_equal(actual, expected[actual.index], rtol=1e-9, atol=1e-12)
+
+
+def test_a_report_states_that_instances_were_edited_in_groups(monkeypatch):
+    monkeypatch.setattr(pooling, "MAX_PASSES_PER_BAG", 12)
+    adapter = BypassAdapter(set_idle_weights(GatedPooling()))
+    rows = make_bags(12, 0, n_instances=(10, 16))
+    n_large = sum(len(row["features"]) > 12 for row in rows)
+    report = audit(adapter, rows, ["scale", "exchange"], progress=False)
+    (note,) = [note for note in report.notes if "in groups" in note]
+    assert f"{n_large} of 12 bags have more than 12 patches" in note
+    assert 0 < n_large < 12 and "only the 3 patches with most attention" in note
+    exact = audit(GatedAdapter(set_idle_weights(GatedPooling())), rows, "scale", progress=False)
+    assert not [note for note in exact.notes if "in groups" in note]
 
 
 def test_train_and_audit_a_parquet_file(tmp_path):
