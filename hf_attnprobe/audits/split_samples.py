@@ -13,7 +13,7 @@ audited texts, or on the number of processes.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -284,12 +284,12 @@ def set_unit_donors(
         return
     texts = sort_by_length(_sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS))
     batches = _batch_by_length(adapter, tokenizer, texts)
-    read_contents = None
-    if "features" in texts[0].inputs:
-        # The vectors of all donors may not fit into memory.
-        def read_contents(row: int) -> torch.Tensor:
-            return texts[row].inputs["features"]
 
+    def read_vectors(row: int) -> Sequence[Any]:
+        return texts[row].inputs["features"]
+
+    # The vectors of all donors may not fit into memory.
+    read_contents = read_vectors if "features" in texts[0].inputs else None
     adapter.unit_donors = collect_unit_donors(adapter, batches, seed, read_contents)
 
 

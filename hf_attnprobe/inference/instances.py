@@ -58,11 +58,9 @@ class InstanceReader(InputReader):
                 f"{'the column ' + repr(column) if column else 'texts or images'}. Choose the column "
                 "of the bags with --instance-column."
             )
-        bags = iterate_bags(examples, column)
         if column == "items":
-            bags = list(bags)
-            self._check_items(bags, examples)
-        for bag in bags:
+            self._check_items(list(iterate_bags(examples, column)), examples)
+        for bag in iterate_bags(examples, column):
             size = bag.shape[1] if column == "features" else None
             if size != self.feature_size and None not in (size, self.feature_size):
                 raise AttnProbeError(

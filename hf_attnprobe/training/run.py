@@ -99,11 +99,17 @@ def train(
 
             model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
     """
-    config = resolve_architecture(model, architecture, options)
+    needs_bags = isinstance(architecture, Mapping) and bool(architecture.get("class_attention"))
+    config = None
+    if not needs_bags:
+        # Mistakes in the architecture of a model for texts are reported before the data is loaded.
+        config = resolve_architecture(model, architecture, options)
     data = make_data(dataset)
     splits = data.load_splits(seed=options.seed)
     if has_instances(splits["train"]):
         config = _resolve_bag_architecture(model, architecture, options, splits["train"])
+    elif needs_bags:
+        config = resolve_architecture(model, architecture, options)
     run = partial(train_classifier, config)
     if model is not None:
         run = partial(fine_tune, model)

@@ -569,7 +569,7 @@ def _write_card(folder: Path, model: PreTrainedModel) -> None:
 
 def _count_texts(trainer: PlainTrainer) -> dict[str, int]:
     """Count the texts in each split."""
-    splits = {"train": trainer.train_dataset, **trainer.scored_splits}
+    splits: dict[str, Any] = {"train": trainer.train_dataset, **trainer.scored_splits}
     return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 
