@@ -206,12 +206,30 @@ class UnitDonors:
             for example its token ids.
         identities: Identity of each text, as in :class:`Batch`; None if it is not known. A copy of a
             text cannot be its donor.
+        read_contents: Function that takes the index of a text and returns the contents of its units
+            by position. `units` then contains positions instead of contents, because the contents
+            of all texts may not fit into memory. None if `units` contains contents.
     """
 
     example_ids: tuple[int, ...]
     probs: tuple[Tensor, ...]
     units: tuple[Mapping[int, Sequence[Any]], ...]
     identities: tuple[int | None, ...]
+    read_contents: Callable[[int], Sequence[Any]] | None = None
+
+    def read_units(self, text: int) -> Mapping[int, Sequence[Any]]:
+        """Return the contents of a text's units by segment, the most attended unit first.
+
+        Args:
+            text: Index of the text in the sample.
+        """
+        if self.read_contents is None:
+            return self.units[text]
+        contents = self.read_contents(text)
+        return {
+            segment: [contents[position] for position in positions]
+            for segment, positions in self.units[text].items()
+        }
 
 
 SiteEdit = Callable[[int, Tensor], Tensor]
@@ -903,6 +921,15 @@ class AttentionModelBase(AttentionModel):
     def n_parallel_batches(self) -> int:
         """Number of batches that an audit processes concurrently."""
         return 1
+
+    @property
+    def max_unit_edits(self) -> int | None:
+        """Largest number of edited copies of a text that measure the effects of all its units.
+
+        If a text has more units, most of them are edited in groups; see
+        :mod:`hf_attnprobe.functional.grouped_effects`. By default, there is no limit.
+        """
+        return None
 
     @property
     def weighs_heads(self) -> bool:

@@ -27,6 +27,7 @@ TINY = {
     "language_gpu": "--shape tiny --prompts 2 --tokens 60 --sentences 4",
     "language_peers": "{speaker} --prompts 1 --layer 1",
     "language_speed": "--tokens 40 --behind 6 --memory 60",
+    "large_bags": "--instances 30 --size 8 --passes 2",
     "maps": "bypass --draws 1",
     "results": "--list --folder {out}",
     "row_storage": "--texts 60 --texts-per-part 20",

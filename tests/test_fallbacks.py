@@ -35,7 +35,7 @@ from hf_attnprobe.plots import matplotlib_backend
 from hf_attnprobe.retraining.base_model import drop_copies
 from hf_attnprobe.storage.folders import reserve_folder
 from hf_attnprobe.storage.run_log import read_run_log
-from hf_attnprobe.training import trainer
+from hf_attnprobe.training import run, trainer
 from tests.helpers import sample_cards, tiny_language_models, tiny_models
 
 
@@ -189,6 +189,11 @@ def cite_with_further_columns(folder, patch):
     read_rows([{"passages": ["Ann lives in Rome."], "question": "Where?", "source": "web"}])
 
 
+def train_to_guess(folder, patch):
+    splits = {"test": load_examples({"text": ["a", "b", "c"], "label": [0, 1, 1]}, "test")}
+    run._warn_about_guessing({"test_accuracy": 2 / 3}, splits)
+
+
 def retrain_with_copies(folder, patch):
     drop_copies(datasets.Dataset.from_dict({"text": ["a", "b", "a"]}))
 
@@ -276,6 +281,7 @@ FALLBACKS = {
     explain_without_boxes: r"also reads bbox, which a single text does not have",
     read_a_damaged_run_log: r"runs.json \(JSONDecodeError\), so the time of earlier runs is not counted",
     cite_with_further_columns: r"the columns source are not used",
+    train_to_guess: r"its test accuracy is 0.667, and always predicting .* has 0.667",
     retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",

@@ -27,7 +27,7 @@ from hf_attnprobe.adapters.classifier.features import FeatureClassifierAdapter
 from hf_attnprobe.adapters.classifier.hierarchical import HierarchicalAdapter
 from hf_attnprobe.adapters.classifier.pair import PairAdapter
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
-from hf_attnprobe.adapters.mil_models import MIL_ADAPTERS
+from hf_attnprobe.adapters.mil_models import MIL_ADAPTERS, UNSUPPORTED_MODELS
 from hf_attnprobe.adapters.pretrained import (
     PretrainedModelInfo,
     is_hierarchical,
@@ -204,7 +204,10 @@ def _find_registered_factory(model: nn.Module) -> AdapterFactory | None:
         if model_class in _factories:
             return _factories[model_class]
         package = model_class.__module__.partition(".")[0]
-        adapter_class = MIL_ADAPTERS.get(f"{package}.{model_class.__name__}")
+        name = f"{package}.{model_class.__name__}"
+        if name in UNSUPPORTED_MODELS:
+            raise AttnProbeError(UNSUPPORTED_MODELS[name])
+        adapter_class = MIL_ADAPTERS.get(name)
         if adapter_class is not None:
             return adapter_class
     model_type = getattr(getattr(model, "config", None), "model_type", None)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from hf_attnprobe.adapters.pooling import PoolingAdapter
 from hf_attnprobe.adapters.pretrained import use_eval_mode
-from hf_attnprobe.core.errors import AttnProbeError
 
 
 class MILAdapter(PoolingAdapter):
@@ -114,34 +113,17 @@ class ClamAdapter(MILAdapter):
         return torch.cat([self._run_user_model(bag)[0] for bag in bags])
 
 
-class TransMILRefusal:
-    """Explanation why TransMIL cannot be audited, in the place of an adapter.
-
-    Args:
-        model: The model.
-        options: Options of adapters.
-
-    Raises:
-        AttnProbeError: Always.
-    """
-
-    instance_column = "features"
-
-    def __init__(self, model: nn.Module, **options: Any) -> None:
-        raise AttnProbeError(
-            "TransMIL cannot be audited, because it has no attention distribution over the "
-            "instances. It multiplies three matrices (Nyströmformer), one of which is a "
-            "pseudo-inverse. The products do not sum to 1, may be negative, and also cover a class "
-            "token and copies of instances. Audit ABMIL or CLAM, or a Transformer with softmax "
-            "attention."
-        )
-
-
 MIL_ADAPTERS: dict[str, type[Any]] = {
     "torchmil.ABMIL": TorchMILAdapter,
     "torchmil.CLAM_SB": TorchMILAdapter,
-    "torchmil.TransMIL": TransMILRefusal,
     "models.CLAM_SB": ClamAdapter,
     "models.CLAM_MB": ClamAdapter,
 }
 """Maps the package and the name of a model's class to its adapter."""
+UNSUPPORTED_MODELS = {
+    "torchmil.TransMIL": "TransMIL cannot be audited, because it has no attention distribution over "
+    "the instances. It multiplies three matrices (Nyströmformer), one of which is a pseudo-inverse. "
+    "The products do not sum to 1, may be negative, and also cover a class token and copies of "
+    "instances. Audit ABMIL or CLAM, or a Transformer with softmax attention.",
+}
+"""Maps the package and the name of a model's class to the reason why it cannot be audited."""

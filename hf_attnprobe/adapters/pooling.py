@@ -21,6 +21,7 @@ from hf_attnprobe.adapters.pretrained import ScaledGradients
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
+from hf_attnprobe.functional.grouped_effects import measure_in_groups
 from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
@@ -35,6 +36,10 @@ MAX_ELEMENTS_PER_STEP = 2**22
 """Largest number of elements in an intermediate tensor, except for tensors of a single bag.
 
 In float64, such a tensor takes 32 MiB."""
+MAX_PASSES_PER_BAG = 256
+"""Largest number of passes over edited copies of a bag that measure the effects of its instances.
+
+If a model needs a pass for each edit, the instances of larger bags are edited in groups."""
 MAX_SPARSE_SET = 16
 """Largest number of changed instances whose terms are subtracted from the sum over the bag.
 
@@ -448,8 +453,12 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
     def compute_leave_one_out(self, observation: Observation) -> Tensor:
         """Compute the probabilities after deleting each instance alone; see `EditableInputs`.
 
-        The sets are processed in parts, because all sets of a large bag would take n² bytes.
+        The sets are processed in parts, because all sets of a large bag would take n² bytes. If each
+        set needs a pass, the instances of large bags are deleted in groups.
         """
+        limit = self.max_unit_edits
+        if limit is not None and observation.batch.mask.sum(1).max() > limit:
+            return self._compute_grouped_leave_one_out(observation, limit)
         n_bags, n_instances = observation.batch.mask.shape
         step = max(1, MAX_ELEMENTS_PER_STEP // (n_bags * n_instances))
         instances = torch.arange(n_instances, device=observation.batch.mask.device)
@@ -459,6 +468,37 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
             sets = is_deleted[:, None].expand(-1, n_bags, -1)
             parts.append(self.erase_inputs(observation, sets))
         return torch.cat(parts).transpose(0, 1)
+
+    def _compute_grouped_leave_one_out(self, observation: Observation, limit: int) -> Tensor:
+        """Compute the leave-one-out probabilities of large bags with a limited number of passes.
+
+        Each instance gets an equal share of its group's change of the probabilities.
+
+        Args:
+            observation: The observed bags.
+            limit: Largest number of passes per bag.
+
+        Returns:
+            Probabilities `[batch, instances, classes]`.
+        """
+        mask = observation.batch.mask
+        attention = observation.attention[0].mean(1)[:, 0]
+        before = observation.probs
+        without = before[:, None].repeat(1, mask.shape[1], 1)
+        for bag in range(len(mask)):
+            positions = mask[bag].nonzero()[:, 0]
+
+            def measure(
+                groups: list[list[int]], bag: int = bag, positions: Tensor = positions
+            ) -> Tensor:
+                sets = torch.zeros(len(groups), *mask.shape, dtype=torch.bool, device=mask.device)
+                for row, group in enumerate(groups):
+                    sets[row, bag, positions[group]] = True
+                return self.erase_inputs(observation, sets)[:, bag] - before[bag]
+
+            order = attention[bag, positions].argsort(descending=True, stable=True).tolist()
+            without[bag, positions] += measure_in_groups(order, measure, limit)
+        return without
 
     @torch.no_grad()
     def erase_inputs(
@@ -515,6 +555,16 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         return type(self).predict is PoolingAdapter.predict
 
     @property
+    def _edits_sums(self) -> bool:
+        """Whether edited bags only need a few terms of a sum, and no forward pass."""
+        return not self.mixes_instances and self._attends_by_softmax and self._pools_linearly
+
+    @property
+    def max_unit_edits(self) -> int | None:
+        """Largest number of edited copies per bag, or None if edited bags need no passes."""
+        return None if self._edits_sums else MAX_PASSES_PER_BAG
+
+    @property
     def _has_linear_readout(self) -> bool:
         """Whether the logits are a weighted mean of one logit vector per instance."""
         return self.has_linear_head and self._pools_linearly and self.n_heads == 1
@@ -533,9 +583,7 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         Returns:
             Probabilities `[copies, batch, classes]`.
         """
-        compute_bag = self._edit_by_running
-        if not self.mixes_instances and self._attends_by_softmax and self._pools_linearly:
-            compute_bag = self._edit_sums
+        compute_bag = self._edit_sums if self._edits_sums else self._edit_by_running
         by_bag = [
             self._edit_bag(observation, bag, changed[:, bag], new_vectors, compute_bag)
             for bag in range(changed.shape[1])
@@ -552,7 +600,8 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
     ) -> Tensor:
         """Compute the probabilities of edited copies of one bag, `[copies, classes]`."""
         mask = observation.batch.mask[bag]
-        positions = mask.nonzero()[:, 0]
+        # A slice, unlike indices, does not copy the tensors of a bag without padding.
+        positions = slice(None) if mask.all() else mask.nonzero()[:, 0]
         state = observation.state
         vectors, states = state.vectors[bag, positions], state.states[bag, positions]
         replacement = None if new_vectors is None else new_vectors[bag, positions]
@@ -571,7 +620,8 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
                 probs[is_empty] = self._compute_empty_probs(states)
             is_edited &= ~is_empty
         if is_edited.any():
-            edited = compute_bag(_Bag(vectors, states, scores, replacement), changed[is_edited])
+            edited_sets = changed if is_edited.all() else changed[is_edited]
+            edited = compute_bag(_Bag(vectors, states, scores, replacement), edited_sets)
             probs[is_edited] = edited
         return probs
 

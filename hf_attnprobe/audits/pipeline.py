@@ -48,6 +48,7 @@ from hf_attnprobe.core.progress import format_duration
 from hf_attnprobe.data.examples import get_dataset_name
 from hf_attnprobe.faithfulness.passage_units import MAX_DELETED_UNITS
 from hf_attnprobe.faithfulness.registry import load_tests
+from hf_attnprobe.functional.grouped_effects import SINGLE_SHARE
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.choices import describe_unknown_share
@@ -63,6 +64,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, apply_thresholds
+from hf_attnprobe.statistics.wording import form_plural
 from hf_attnprobe.storage.folders import (
     mark_folder,
     refuse_outside_link,
@@ -414,10 +416,30 @@ def _list_notes(
         _describe_level(provenance),
         _describe_single_logit(runner.adapter, predicts),
         _describe_long_passages(runner),
+        _describe_grouping(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
         notes += runner.adapter.describe_unusual_layers()
     return tuple(note for note in notes if note is not None)
+
+
+def _describe_grouping(runner: AuditRunner) -> str | None:
+    """Return the note that the instances of large bags were edited in groups."""
+    limit = runner.adapter.max_unit_edits
+    if limit is None:
+        return None
+    n_grouped = sum(text.n_content > limit for text in runner.texts)
+    if not n_grouped:
+        return None
+    n_single = int(SINGLE_SHARE * limit)
+    unit = form_plural(runner.adapter.unit)
+    return (
+        f"{n_grouped} of {len(runner.texts)} bags have more than {limit} {unit}. This model needs a "
+        f"pass for every edited bag, so in these bags only the {n_single} {unit} with most attention "
+        "were left out and exchanged one at a time. The others were edited in groups with similar "
+        "attention, and the groups with the largest effects were divided further. Each member of a "
+        "group gets an equal share of the group's effect."
+    )
 
 
 def _describe_level(provenance: Mapping[str, Any]) -> str | None:
@@ -653,6 +675,7 @@ class AuditEstimate:
         seconds: Estimated seconds on this machine under its present load, by test name.
         saved_folder: Folder with the warm-up's rows; None if they were not saved.
         dtype: Number format in which the model computes, such as "bfloat16".
+        input_name: Name of one input: "text", "bag" or "image".
     """
 
     n_texts: int
@@ -660,6 +683,7 @@ class AuditEstimate:
     seconds: dict[str, float]
     saved_folder: str | None
     dtype: str
+    input_name: str = "text"
 
     @property
     def total(self) -> float:
@@ -687,8 +711,9 @@ class AuditEstimate:
         sorted_seconds = sorted(self.seconds.items(), key=lambda pair: -pair[1])
         lines = [
             f"{format_duration(self.total)} for {format_count(len(self.seconds), 'test')} on "
-            f"{format_count(self.n_texts, 'text')} in {self.dtype}: "
-            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads on one text)",
+            f"{format_count(self.n_texts, self.input_name)} in {self.dtype}: "
+            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads "
+            f"on one {self.input_name})",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
@@ -706,7 +731,7 @@ class AuditEstimate:
                 "--estimate continues from them."
             )
         lines.append(
-            "The tests ran on a few texts, each at up to two heads and one group of heads. The time "
+            f"The tests ran on a few {self.input_name}s, each at up to two heads and one group of heads. The time "
             "for loading, for generated answers and for the report is not included. The estimate "
             f"assumes the present load of this machine. {saved}"
         )
@@ -788,10 +813,17 @@ def _estimate_prepared_audit(
                 n_runs += n_pending
                 step = Step(test, get_cost_class(index, site), n_pending * mean_tokens)
                 seconds[test] += progress.costs.estimate_seconds([step])
+        adapter = runner.adapter
+        input_name = "text"
+        if adapter.instance_column is not None:
+            input_name = "bag"
+        elif adapter.reads_images:
+            input_name = "image"
         return AuditEstimate(
             audit.n_texts,
             n_runs,
             seconds,
             None if saved_folder is None else str(saved_folder),
-            get_number_format(runner.adapter),
+            get_number_format(adapter),
+            input_name,
         )

@@ -168,7 +168,6 @@ def _check_settings(pipeline: Pipeline) -> int | None:
             f"{name}={format_short(getattr(value, 'value', value))}"
             for name, value in refused_settings.items()
         )
-        )
         advice = PAIR_ADVICE
         if is_generation:
             advice = (

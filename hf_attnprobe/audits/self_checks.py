@@ -302,7 +302,7 @@ def run_preflight_checks(
 
     shortest_text = texts_by_length[0]
     shortest_observation = adapter.observe(collate(adapter, [shortest_text], pad_token_id))
-    if adapter.max_batch_size is None:
+    if adapter.max_batch_size != 1:
         longest_text = max(texts, key=lambda text: text.n_tokens)
         check_padding(
             shortest_observation, collate(adapter, [shortest_text, longest_text], pad_token_id)

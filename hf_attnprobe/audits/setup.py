@@ -10,12 +10,14 @@
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
@@ -66,6 +68,7 @@ from hf_attnprobe.data.examples import (
     list_further_columns,
     read_examples,
 )
+from hf_attnprobe.data.instances import find_instance_column, has_instances, iterate_bags
 from hf_attnprobe.data.model_inputs import TOKENIZER_COLUMNS
 from hf_attnprobe.data.specs import Answers, Data, make_answers, make_data
 from hf_attnprobe.faithfulness.rankings import FITTED_MAP_RANKING
@@ -108,6 +111,8 @@ logger = logging.getLogger(__name__)
 MAP_TESTS = ("exchange", "scale", "erasure", "sources")
 """Names of the tests that compare a fitted attention map with attention."""
 
+MAX_BATCH_NUMBERS = 2**23
+"""Largest number of numbers in a batch of bags with several bags. In float64, they take 64 MiB."""
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
@@ -382,6 +387,8 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         if model_inputs:
             examples = read_examples(opened, model_inputs=model_inputs)
     adapter = audited_model.adapter
+    if has_instances(examples):
+        _limit_bag_batches(adapter, examples, options.batch_size)
     max_batch_size = adapter.max_batch_size or options.batch_size
     max_batch_size *= adapter.n_parallel_batches
     options = replace(options, batch_size=min(options.batch_size, max_batch_size))
@@ -457,6 +464,27 @@ def _set_unit(audited_model: AuditedModel, data: Data) -> None:
             f"{data.unit!r}"
         )
     audited_model.adapter.unit = data.unit
+
+
+def _limit_bag_batches(
+    adapter: AttentionModelBase, examples: "datasets.Dataset", batch_size: int
+) -> None:
+    """Limit the adapter's batch size, so that a batch of large bags does not take much memory.
+
+    Args:
+        adapter: The model; its attribute ``max_batch_size`` is set.
+        examples: Examples with a column of bags.
+        batch_size: Largest batch size in the audit.
+    """
+    column = find_instance_column(examples.column_names)
+    assert column is not None
+    shapes = [np.shape(bag) for bag in iterate_bags(examples, column)]
+    limit = max(1, MAX_BATCH_NUMBERS // max(math.prod(shape) for shape in shapes))
+    max_edits = adapter.max_unit_edits
+    if max_edits is not None and max(shape[0] for shape in shapes) > max_edits:
+        # The instances are edited in groups, which differ between bags.
+        limit = 1
+    adapter.max_batch_size = limit if limit < batch_size else type(adapter).max_batch_size
 
 
 def _choose_model_inputs(audited_model: AuditedModel, opened: OpenedSplit) -> dict[str, str]:

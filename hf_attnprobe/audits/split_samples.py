@@ -13,7 +13,7 @@ audited texts, or on the number of processes.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -282,9 +282,15 @@ def set_unit_donors(
     is_unable = adapter.lacks(ExchangeableUnits) is not None
     if is_unable or not is_needed("uses_unit_donors", selection.tests):
         return
-    texts = _sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS)
+    texts = sort_by_length(_sample_texts(adapter, tokenizer, examples, N_UNIT_DONOR_TEXTS))
     batches = _batch_by_length(adapter, tokenizer, texts)
-    adapter.unit_donors = collect_unit_donors(adapter, batches, seed)
+
+    def read_vectors(row: int) -> Sequence[Any]:
+        return texts[row].inputs["features"]
+
+    # The vectors of all donors may not fit into memory.
+    read_contents = read_vectors if "features" in texts[0].inputs else None
+    adapter.unit_donors = collect_unit_donors(adapter, batches, seed, read_contents)
 
 
 def _sample_texts(
@@ -328,6 +334,6 @@ def _batch_by_length(
     texts: Sequence[Text],
 ) -> Iterator[Batch]:
     """Yield collated batches, with the shortest texts first."""
-    batch_size = adapter.max_batch_size or SAMPLE_BATCH_SIZE
+    batch_size = min(adapter.max_batch_size or SAMPLE_BATCH_SIZE, SAMPLE_BATCH_SIZE)
     pad_token_id = tokenizer.pad_token_id or 0
     return iterate_batches(adapter, sort_by_length(texts), pad_token_id, batch_size)

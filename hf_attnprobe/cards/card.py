@@ -32,7 +32,6 @@ from hf_attnprobe.cards.metadata import (
     escape_prose,
     format_code,
     format_versions,
-    get_hub_task,
     strip_local_folders,
     strip_record_folders,
 )
@@ -50,7 +49,7 @@ from hf_attnprobe.documents.blocks import (
 from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.documents.templates import load_templates
 from hf_attnprobe.statistics.verdicts import DISPLAY_ADVICE
-from hf_attnprobe.statistics.wording import Wording, build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording, rename_units
 
 
 NOT_AUDITED = (
@@ -381,7 +380,6 @@ def render_card(card: CardContent) -> str:
         .render(
             card=card,
             checkpoint=checkpoint,
-            task=get_hub_task(checkpoint),
             question=AUDIT_HEADING,
             not_audited=NOT_AUDITED,
             conclusions=list(dict.fromkeys(conclusions)),
@@ -405,6 +403,13 @@ def render_card(card: CardContent) -> str:
             ),
         )
     )
+    if checkpoint.reads_bags:
+        units = [audit.provenance.get("instance") for audit in card.audits]
+        unit = next(filter(None, units), "instance")
+        parts = text.split("```")
+        # Every second part is code.
+        parts[::2] = [rename_units(part, unit) for part in parts[::2]]
+        text = "```".join(parts)
     # No name in the text can look like the comment that ends the generated part.
     return text.replace("<!--", "&lt;!--")
 
@@ -494,8 +499,8 @@ def _predicts_classes(checkpoint: Checkpoint) -> bool:
     """Check whether a model predicts exactly one class for each text."""
     problem = checkpoint.config.get("problem_type")
     is_single_label = problem in (None, "single_label_classification")
-    is_text_classifier = get_hub_task(checkpoint) == "text-classification"
-    return is_text_classifier and is_single_label and len(checkpoint.classes) > 1
+    is_classifier = checkpoint.class_suffix == "ForSequenceClassification"
+    return is_classifier and is_single_label and len(checkpoint.classes) > 1
 
 
 def _is_paper_dataset(card: CardContent) -> bool:

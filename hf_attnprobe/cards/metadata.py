@@ -254,6 +254,11 @@ class Checkpoint:
         return str(architectures[0])
 
     @property
+    def reads_bags(self) -> bool:
+        """Whether the model reads bags of instances instead of texts."""
+        return self.config.get("inputs") == "features"
+
+    @property
     def class_suffix(self) -> str:
         """Suffix of the class name, such as ForSequenceClassification.
 
@@ -285,7 +290,12 @@ class Checkpoint:
 
 
 def get_hub_task(checkpoint: Checkpoint) -> str | None:
-    """Return the Hub's name for a model's task, or None for an unsupported model class."""
+    """Return the Hub's name for a model's task; None if the Hub has no name for it.
+
+    The Hub has no task for models that classify bags of instances.
+    """
+    if checkpoint.reads_bags:
+        return None
     return TASK_BY_CLASS_SUFFIX.get(checkpoint.class_suffix)
 
 

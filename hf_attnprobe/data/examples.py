@@ -199,8 +199,9 @@ def load_examples(  # noqa: PLR0913
           `answers` in SQuAD's format;
         - `pixel_values`, `image` or `img`: images, if the data has no texts;
         - `features` or `items`: bags of instances, if the data has no texts. A bag in `features` is
-          a matrix `[instances, size]`, and a bag in `items` is a list of integers. `coordinates` has
-          one position per instance, if the source has this column;
+          a matrix `[instances, size]` or the path of a file with this matrix, and a bag in `items`
+          is a list of integers. `coordinates` has one position per instance, if the source has this
+          column;
         - `choices` (list of string): the texts to choose from in multiple-choice questions, whose
           label is the index of the correct choice.
 
@@ -678,7 +679,9 @@ def _find_bags(source: "datasets.Dataset", recipe: Recipe) -> str | None:
 
 
 def _make_bag_feature(bags: Sequence[Any]) -> Any:
-    """Return the ``datasets`` feature for bags of vectors or integers."""
+    """Return the ``datasets`` feature for bags of vectors or integers, or for paths of files."""
+    if isinstance(bags[0], str):
+        return _make_feature("string")
     dtypes = {str(getattr(bag, "dtype", "int64")) for bag in bags}
     if dtypes == {"int64"}:
         return _make_feature(["int64"])

@@ -76,8 +76,8 @@ def read_instances(
 
     Returns:
         The bags, as arrays `[instances, size]` under the name `features` or as lists of integers
-        under the name `items`. The data may also have `coordinates`, arrays
-        `[instances, dimensions]`.
+        under the name `items`. Bags in files are returned as the paths of the files. The data may
+        also have `coordinates`, arrays `[instances, dimensions]`.
 
     Raises:
         AttnProbeError: if a bag is empty, contains anything but finite numbers, is ragged, or has
@@ -89,23 +89,55 @@ def read_instances(
         coordinates = [_get_plain_cell(source, COORDINATES_COLUMN, row) for row in rows]
     first_cell = next((cell for cell in cells if cell is not None), None)
     if isinstance(first_cell, str):
-        files = [_read_bag_file(cell, column, row) for cell, row in zip(cells, rows, strict=True)]
-        cells = [file["features"] for file in files]
-        if not coordinates and all("coordinates" in file for file in files):
-            coordinates = [file["coordinates"] for file in files]
+        return _read_bag_paths(cells, coordinates, column, rows)
     name = "items" if column == "items" or _is_item_list(first_cell) else "features"
     convert = _convert_items if name == "items" else _convert_matrix
     bags: list[Any] = [convert(cell, column, row) for cell, row in zip(cells, rows, strict=True)]
     table: dict[str, list[Any]] = {name: bags}
     if name == "features":
-        _check_same_size(bags, column, rows)
+        _check_same_size([bag.shape for bag in bags], column, rows)
         # A column of Arrow has a single data type, so bags in single precision are converted if
         # others have double precision.
         dtypes = {bag.dtype for bag in bags}
         if len(dtypes) > 1:
             table[name] = [bag.astype(max(dtypes)) for bag in bags]
     if coordinates:
-        table[COORDINATES_COLUMN] = _convert_coordinates(coordinates, bags, rows)
+        table[COORDINATES_COLUMN] = _convert_coordinates(
+            coordinates, [len(bag) for bag in bags], rows
+        )
+    return table
+
+
+def _read_bag_paths(
+    cells: Sequence[Any], coordinates: Sequence[Any], column: str, rows: Sequence[int]
+) -> dict[str, list[Any]]:
+    """Check bags in files, and return the paths of the files instead of the bags.
+
+    Each bag is read again when it is needed, because all bags together may not fit into memory.
+
+    Args:
+        cells: The paths.
+        coordinates: Coordinates from the table; empty to read them from the files.
+        column: The column with the paths.
+        rows: Indices of the rows.
+
+    Returns:
+        The paths under the name `features`, and the `coordinates` if all files have them.
+    """
+    shapes = []
+    file_coordinates = []
+    for cell, row in zip(cells, rows, strict=True):
+        arrays = _read_bag_file(cell, column, row)
+        shapes.append(_convert_matrix(arrays["features"], column, row).shape)
+        if "coordinates" in arrays:
+            file_coordinates.append(arrays["coordinates"])
+    _check_same_size(shapes, column, rows)
+    table: dict[str, list[Any]] = {"features": list(cells)}
+    if not coordinates and len(file_coordinates) == len(cells):
+        coordinates = file_coordinates
+    if coordinates:
+        lengths = [shape[0] for shape in shapes]
+        table[COORDINATES_COLUMN] = _convert_coordinates(coordinates, lengths, rows)
     return table
 
 
@@ -117,7 +149,24 @@ def iterate_bags(examples: "datasets.Dataset", column: str) -> "Iterator[Any]":
         column: `features`, `items` or `coordinates`.
     """
     for row in range(len(examples)):
-        yield _get_plain_cell(examples, column, row)
+        yield read_bag(examples, column, row)
+
+
+def read_bag(examples: "datasets.Dataset", column: str, row: int) -> Any:
+    """Return one bag of a loaded split: an array `[instances, size]`, or a list of integers.
+
+    Args:
+        examples: a split loaded by ``load_examples``.
+        column: `features`, `items` or `coordinates`.
+        row: index of the row.
+
+    Raises:
+        AttnProbeError: if the file with the bag can no longer be read.
+    """
+    cell = _get_plain_cell(examples, column, row)
+    if isinstance(cell, str):
+        return _convert_matrix(_read_bag_file(cell, column, row)["features"], column, row)
+    return cell
 
 
 def _get_plain_cell(source: "datasets.Dataset", column: str, row: int) -> Any:
@@ -185,7 +234,8 @@ def _convert_matrix(cell: Any, column: str, row: int) -> "np.ndarray":
             f"row {row} has {_describe_cell(cell)}. Correct or drop this row."
         )
     # Half precision and integers become float32; other numbers keep their type.
-    matrix = matrix.astype(np.float64 if matrix.dtype == np.float64 else np.float32)
+    dtype = np.float64 if matrix.dtype == np.float64 else np.float32
+    matrix = matrix.astype(dtype, copy=False)
     if not np.isfinite(matrix).all():
         n_invalid = int((~np.isfinite(matrix)).sum())
         raise AttnProbeError(
@@ -209,29 +259,30 @@ def _describe_cell(cell: Any) -> str:
     return format_short(cell)
 
 
-def _check_same_size(bags: "Sequence[np.ndarray]", column: str, rows: Sequence[int]) -> None:
-    """Raise AttnProbeError if two bags have vectors of different sizes."""
-    for bag, row in zip(bags, rows, strict=True):
-        if bag.shape[1] != bags[0].shape[1]:
+def _check_same_size(shapes: Sequence[tuple[int, ...]], column: str, rows: Sequence[int]) -> None:
+    """Raise AttnProbeError if two bags of the shapes `[instances, size]` have different sizes."""
+    first_size = shapes[0][1]
+    for (_, size), row in zip(shapes, rows, strict=True):
+        if size != first_size:
             raise AttnProbeError(
                 f"all vectors in column {column!r} must have the same size, but row {rows[0]} has "
-                f"vectors of size {bags[0].shape[1]} and row {row} of size {bag.shape[1]}. Use "
+                f"vectors of size {first_size} and row {row} of size {size}. Use "
                 "features from the same encoder for all bags."
             )
 
 
 def _convert_coordinates(
-    cells: Sequence[Any], bags: Sequence[Any], rows: Sequence[int]
+    cells: Sequence[Any], lengths: Sequence[int], rows: Sequence[int]
 ) -> list[Any]:
     """Return the coordinates as arrays, and check that each instance has a position."""
     coordinates = []
-    for cell, bag, row in zip(cells, bags, rows, strict=True):
+    for cell, length, row in zip(cells, lengths, rows, strict=True):
         positions = _convert_matrix(cell, COORDINATES_COLUMN, row)
-        if len(positions) != len(bag):
+        if len(positions) != length:
             raise AttnProbeError(
                 f"column {COORDINATES_COLUMN!r} must have one position per instance, but row {row} "
                 f"has {format_count(len(positions), 'position')} and "
-                f"{format_count(len(bag), 'instance')}. Correct this row."
+                f"{format_count(length, 'instance')}. Correct this row."
             )
         coordinates.append(positions)
     return coordinates
@@ -246,7 +297,7 @@ def compute_bag_digest(bag: Any) -> str:
     import numpy as np
 
     numbers = np.ascontiguousarray(bag)
-    content = hashlib.sha256(numbers.tobytes()).hexdigest()
+    content = hashlib.sha256(memoryview(numbers)).hexdigest()
     return f"{numbers.shape} {numbers.dtype} {content}"
 
 

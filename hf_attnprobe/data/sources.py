@@ -782,18 +782,19 @@ def _build_from_columns(columns: Mapping[Any, Any]) -> "datasets.Dataset":
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise AttnProbeError(f"all columns must have the same length, got {counts}")
-    valid_columns = {}
+    valid_columns = []
     for name, values in lists.items():
         try:
-            datasets.Dataset.from_dict({name: values})
-            valid_columns[name] = values
+            valid_columns.append(datasets.Dataset.from_dict({name: values}))
         # pyarrow raises many types of exceptions.
         except Exception as error:
             reason = " ".join(str(error).split())[:120]
             raise AttnProbeError(
                 f"column {name!r} must contain values of the same type ({reason}); convert them"
             ) from error
-    return datasets.Dataset.from_dict(valid_columns)
+    if not valid_columns:
+        return datasets.Dataset.from_dict({})
+    return datasets.concatenate_datasets(valid_columns, axis=1)
 
 
 def _is_missing(value: Any) -> bool:

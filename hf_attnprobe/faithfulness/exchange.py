@@ -57,7 +57,7 @@ Donors
     for numbers, the donor is among the half of the sample with the largest difference.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +78,7 @@ from hf_attnprobe.faithfulness.scale import (
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
+from hf_attnprobe.functional.grouped_effects import measure_in_groups
 from hf_attnprobe.functional.intervention import draw_permutation
 from hf_attnprobe.protocol import (
     ALL,
@@ -278,7 +279,10 @@ def order_units(observation: Observation, seed: int) -> list[dict[int, list[int]
 
 @torch.no_grad()
 def collect_unit_donors(
-    model: AttentionModelBase, batches: Iterable[Batch], seed: int
+    model: AttentionModelBase,
+    batches: Iterable[Batch],
+    seed: int,
+    read_contents: Callable[[int], Sequence[Any]] | None = None,
 ) -> UnitDonors:
     """Collect the units and predictions of a text sample.
 
@@ -286,6 +290,7 @@ def collect_unit_donors(
         model: Model that reads the texts.
         batches: Batches with the sample's texts.
         seed: Seed that decides between units with equal attention.
+        read_contents: See :class:`~hf_attnprobe.protocol.UnitDonors`; None to store the contents.
 
     Returns:
         Units of all texts, ordered by attention.
@@ -297,18 +302,24 @@ def collect_unit_donors(
     identities: list[int | None] = []
     for batch in batches:
         observation = model.observe(batch)
-        contents = exchangeable.read_unit_contents(observation)
-        for by_segment, text_contents in zip(order_units(observation, seed), contents, strict=True):
-            units.append(
-                {
-                    segment: [text_contents[position] for position in positions]
-                    for segment, positions in by_segment.items()
-                }
-            )
+        orders = order_units(observation, seed)
+        if read_contents is None:
+            contents = exchangeable.read_unit_contents(observation)
+            for by_segment, text_contents in zip(orders, contents, strict=True):
+                units.append(
+                    {
+                        segment: [text_contents[position] for position in positions]
+                        for segment, positions in by_segment.items()
+                    }
+                )
+        else:
+            units += orders
         example_ids += batch.example_ids
         probs += observation.probs
         identities += batch.list_identities()
-    return UnitDonors(tuple(example_ids), tuple(probs), tuple(units), tuple(identities))
+    return UnitDonors(
+        tuple(example_ids), tuple(probs), tuple(units), tuple(identities), read_contents
+    )
 
 
 def draw_replacements(observation: Observation, n_donors: int, seed: int) -> ReplacementDraws:
@@ -333,7 +344,7 @@ def draw_replacements(observation: Observation, n_donors: int, seed: int) -> Rep
                 contents: dict[int, Any] = {}
                 if len(text_candidates):
                     donor = text_candidates[drawn[draw % len(drawn)]]
-                    contents = _assign_by_rank(by_segment, donors.units[donor])
+                    contents = _assign_by_rank(by_segment, donors.read_units(donor))
                 replacements[draw].append(contents)
         has_donor = torch.tensor([len(rows) > 0 for rows in candidates])
         key = n_donors, seed, observation.explained_class
@@ -501,14 +512,52 @@ def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -
     def compute() -> Tensor:
         content = observation.batch.content_mask
         n_keys = content.shape[1]
-        single_units = torch.eye(n_keys, dtype=torch.bool, device=content.device)
+        limit = observation.model.max_unit_edits
+        if limit is not None and content.sum(1).max() > limit:
+            return _compute_grouped_losses(observation, draws, limit)
         is_used = content.any(0)
-        sets = single_units[is_used][:, None].expand(-1, len(content), -1)
+        # For a large bag, each copy of these sets takes n² bytes.
+        single_units = torch.eye(n_keys, dtype=torch.bool, device=content.device)[is_used]
+        sets = single_units[:, None].expand(-1, len(content), -1)
         losses = torch.zeros(content.shape, dtype=torch.float64, device=content.device)
         losses[:, is_used] = measure_exchanges(observation, draws, sets).mean(0).T
         return losses
 
     return observation.remember(("exchange losses", draws.key), compute)
+
+
+def _compute_grouped_losses(
+    observation: Observation, draws: ReplacementDraws, limit: int
+) -> Tensor:
+    """Compute the losses of units in long texts with a limited number of passes for each donor.
+
+    Each unit gets an equal share of its group's loss.
+
+    Args:
+        observation: Model outputs and attention for a batch.
+        draws: New contents of the units.
+        limit: Largest number of edited copies per text and donor.
+
+    Returns:
+        Losses ``[batch, keys]`` in [0, 1].
+    """
+    content = observation.batch.content_mask
+    attention = observation.read(find_model_site(observation.model))
+    losses = torch.zeros(content.shape, dtype=torch.float64, device=content.device)
+    for text in range(len(content)):
+        positions = content[text].nonzero()[:, 0]
+
+        def measure(
+            groups: list[list[int]], text: int = text, positions: Tensor = positions
+        ) -> Tensor:
+            sets = torch.zeros(len(groups), *content.shape, dtype=torch.bool, device=content.device)
+            for row, group in enumerate(groups):
+                sets[row, text, positions[group]] = True
+            return measure_exchanges(observation, draws, sets).mean(0)[:, text, None]
+
+        order = attention[text, positions].argsort(descending=True, stable=True).tolist()
+        losses[text, positions] = measure_in_groups(order, measure, limit)[:, 0]
+    return losses
 
 
 def measure_exchange_removal(
@@ -543,7 +592,7 @@ def _measure_same_word_share(observation: Observation, draws: ReplacementDraws) 
     for text, text_contents in enumerate(contents):
         for position, original in text_contents.items():
             is_same[text, position] = all(
-                torch.equal(by_text[text][position], original)
+                torch.equal(by_text[text][position].to(original), original)
                 for by_text in draws.replacements
                 if by_text[text]
             )

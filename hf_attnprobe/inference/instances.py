@@ -1,5 +1,6 @@
 """Encodes bags of instances for a model, and converts their labels to the model's class indices."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ import torch
 
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.columns import read_column
-from hf_attnprobe.data.instances import find_instance_column, iterate_bags
+from hf_attnprobe.data.instances import find_instance_column, iterate_bags, read_bag
 from hf_attnprobe.inference.encoding import (
     InputReader,
     Text,
@@ -36,14 +37,15 @@ class InstanceReader(InputReader):
     feature_size: int | None = None
     n_items: int | None = None
 
-    def read(self, examples: "datasets.Dataset") -> list[Any]:
-        """Read all bags of a data set.
+    def read(self, examples: "datasets.Dataset") -> "Iterator[dict[str, Any]]":
+        """Yield the model inputs of each bag of a data set.
 
         Args:
             examples: Examples with a column of bags.
 
-        Returns:
-            For each bag, a tensor `[instances, size]` or a list of integers.
+        Yields:
+            The column that the model reads, a tensor `[instances, size]` or a list of integers, and
+            an ``attention_mask``.
 
         Raises:
             AttnProbeError: If the column is missing, or the bags do not have the model's input size.
@@ -56,18 +58,19 @@ class InstanceReader(InputReader):
                 f"{'the column ' + repr(column) if column else 'texts or images'}. Choose the column "
                 "of the bags with --instance-column."
             )
-        bags = list(iterate_bags(examples, column))
         if column == "items":
-            self._check_items(bags, examples)
-            return bags
-        size = bags[0].shape[1]
-        if self.feature_size not in (None, size):
-            raise AttnProbeError(
-                f"the model reads vectors of size {self.feature_size}, but the vectors in the data "
-                f"have the size {size}. Use features from the encoder with which the model was trained."
-            )
-        # Arrays that are read from a data set cannot be written to, so they are copied.
-        return [torch.tensor(bag) for bag in bags]
+            self._check_items(list(iterate_bags(examples, column)), examples)
+        for bag in iterate_bags(examples, column):
+            size = bag.shape[1] if column == "features" else None
+            if size != self.feature_size and None not in (size, self.feature_size):
+                raise AttnProbeError(
+                    f"the model reads vectors of size {self.feature_size}, but the vectors in the "
+                    f"data have the size {size}. Use features from the encoder with which the model "
+                    "was trained."
+                )
+            # Arrays that are read from a data set cannot be written to, so they are copied.
+            content = torch.tensor(bag) if column == "features" else bag
+            yield {column: content, "attention_mask": [1] * len(bag)}
 
     def _check_items(self, bags: list[list[int]], examples: "datasets.Dataset") -> None:
         """Raise AttnProbeError if the model does not embed an integer."""
@@ -78,6 +81,37 @@ class InstanceReader(InputReader):
                     f"{example_id} contains {max(bag)}. Use the numbering with which the model was "
                     "trained."
                 )
+
+
+class FeatureInputs(Mapping[str, Any]):
+    """Model inputs of one bag, whose vectors are read whenever they are requested.
+
+    A bag can take many megabytes, so the bags of a data set are not kept in memory together.
+
+    Args:
+        examples: The data set.
+        row: Index of the bag.
+        n_instances: Number of instances in the bag.
+    """
+
+    def __init__(self, examples: "datasets.Dataset", row: int, n_instances: int) -> None:
+        self._examples = examples
+        self._row = row
+        self._n_instances = n_instances
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "attention_mask":
+            return [1] * self._n_instances
+        if name == "features":
+            # Arrays that are read from a data set cannot be written to, so they are copied.
+            return torch.tensor(read_bag(self._examples, "features", self._row))
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("features", "attention_mask"))
+
+    def __len__(self) -> int:
+        return 2
 
 
 @dataclass(frozen=True)
@@ -123,12 +157,16 @@ def encode_instances(
     if "rationale" in examples.column_names:
         rationales = read_column(examples, "rationale")
     texts: list[Text] = []
-    for example_id, label, bag, positions in zip(ids, labels, bags, rationales, strict=True):
-        inputs: dict[str, Any] = {reader.column: bag, "attention_mask": [1] * len(bag)}
+    rows = zip(ids, labels, bags, rationales, strict=True)
+    for row, (example_id, label, bag_inputs, positions) in enumerate(rows):
+        n_instances = len(bag_inputs["attention_mask"])
         rationale = None
         if positions is not None:
-            rationale = _mark_positions(positions, len(bag), example_id)
-        identity = compute_identity(inputs)
+            rationale = _mark_positions(positions, n_instances, example_id)
+        identity = compute_identity(bag_inputs)
+        inputs: Mapping[str, Any] = bag_inputs
+        if reader.column == "features":
+            inputs = FeatureInputs(examples, row, n_instances)
         texts.append(BagText(example_id, label, inputs, rationale, identity=identity))
     return TokenizedSplit(texts, n_empty=0, n_truncated=0)
 

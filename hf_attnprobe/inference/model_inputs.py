@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -288,7 +289,9 @@ def pad_token_values(rows: Sequence[Tensor], n_keys: int, *, pads_left: bool) ->
     Returns:
         Values `[batch, keys, ...]`.
     """
-    padded = rows[0].new_zeros(len(rows), n_keys, *rows[0].shape[1:])
+    # Bags may have different precision.
+    dtype = reduce(torch.promote_types, [values.dtype for values in rows])
+    padded = rows[0].new_zeros(len(rows), n_keys, *rows[0].shape[1:], dtype=dtype)
     for row, values in enumerate(rows):
         start = n_keys - len(values) if pads_left else 0
         padded[row, start : start + len(values)] = values

@@ -159,6 +159,10 @@ class Architecture(Options):
         at_most=MAX_WIDTH,
         basic=False,
     )
+    class_attention: bool | None = option(
+        None,
+        "for bags of instances: one attention distribution per class, as in CLAM_MB",
+    )
     hierarchical: bool | None = option(
         None,
         "attend to the words of each sentence, then to the sentences of the text",

@@ -1,5 +1,7 @@
 """The functions ``train`` and ``fine_tune``, which train a classifier on a data set."""
 
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import partial
@@ -18,6 +20,7 @@ from hf_attnprobe.core.options import (
     convert_model_name,
     public_function,
 )
+from hf_attnprobe.data.columns import read_column
 from hf_attnprobe.data.examples import (
     compute_dataset_fingerprint,
     get_dataset_name,
@@ -49,6 +52,9 @@ from hf_attnprobe.training.trainer import (
 
 if TYPE_CHECKING:
     import datasets
+
+
+logger = logging.getLogger(__name__)
 
 
 @public_function
@@ -93,15 +99,21 @@ def train(
 
             model, tokenizer, metrics = train("sst", output_dir="bilstm-sst")
     """
-    config = resolve_architecture(model, architecture, options)
+    needs_bags = isinstance(architecture, Mapping) and bool(architecture.get("class_attention"))
+    config = None
+    if not needs_bags:
+        # Mistakes in the architecture of a model for texts are reported before the data is loaded.
+        config = resolve_architecture(model, architecture, options)
     data = make_data(dataset)
     splits = data.load_splits(seed=options.seed)
     if has_instances(splits["train"]):
         config = _resolve_bag_architecture(model, architecture, options, splits["train"])
+    elif needs_bags:
+        config = resolve_architecture(model, architecture, options)
     run = partial(train_classifier, config)
     if model is not None:
         run = partial(fine_tune, model)
-    return run(
+    trained = run(
         **splits,
         output_dir=output_dir,
         options=options,
@@ -109,6 +121,35 @@ def train(
         progress=progress,
         data_name=get_dataset_name(data.dataset, "").name,
     )
+    _warn_about_guessing(trained.metrics, splits)
+    return trained
+
+
+def _warn_about_guessing(
+    scores: Mapping[str, float], splits: "Mapping[str, datasets.Dataset]"
+) -> None:
+    """Log a warning if a trained model is not better than always predicting the same label.
+
+    Args:
+        scores: Scores of the model, such as "test_accuracy".
+        splits: The splits by name. The test split is used if there is one.
+    """
+    split = "test" if "test_accuracy" in scores else "validation"
+    accuracy = scores.get(f"{split}_accuracy")
+    if accuracy is None:
+        return
+    labels = read_column(splits[split], "label")
+    majority = max(Counter(labels).values()) / len(labels)
+    # Accuracies are stored as floating-point numbers, so equal shares can differ by rounding.
+    if accuracy <= majority + 1e-9:
+        logger.warning(
+            "the model is not better than guessing: its %s accuracy is %.3f, and always predicting "
+            "the most frequent label has %.3f. An audit needs a better model, so train it again in "
+            "another folder, for example with more --epochs or another --learning-rate",
+            split,
+            accuracy,
+            majority,
+        )
 
 
 def resolve_architecture(

@@ -48,6 +48,7 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.hardware import limit_threads
 from hf_attnprobe.core.progress import ProgressBar
 from hf_attnprobe.data.columns import read_column
+from hf_attnprobe.data.instances import read_bag
 from hf_attnprobe.statistics.scores import compute_classification_metrics
 from hf_attnprobe.storage.folders import (
     LOCK_FILE,
@@ -123,11 +124,7 @@ def make_trainer(
     if tokenizer is None:
         # The Trainer knows the lengths of texts only.
         defaults["train_sampling_strategy"] = "random"
-        columns = ["features", "label"]
-        encoded = {
-            name: examples.select_columns(columns).with_format("torch")
-            for name, examples in splits.items()
-        }
+        encoded: dict[str, Any] = {name: BagDataset(examples) for name, examples in splits.items()}
         collator: Callable[..., dict[str, Tensor]] = collate_bags
     else:
         check_padding_token(tokenizer)
@@ -247,7 +244,7 @@ class PlainTrainer(Trainer):
     """
 
     bar: ProgressBar
-    scored_splits: "Mapping[str, datasets.Dataset]"
+    scored_splits: "Mapping[str, datasets.Dataset | BagDataset]"
 
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return grad_norm
@@ -303,17 +300,36 @@ class ColumnCollator:
         return batch
 
 
+class BagDataset(torch.utils.data.Dataset[dict[str, Any]]):
+    """Bags with their labels, which are read one at a time.
+
+    Args:
+        examples: A loaded split with a column ``features``.
+    """
+
+    def __init__(self, examples: "datasets.Dataset") -> None:
+        self.examples = examples
+        self.labels = read_column(examples, "label")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        bag = torch.tensor(read_bag(self.examples, "features", index), dtype=torch.float32)
+        return {"features": bag, "label": self.labels[index]}
+
+
 def collate_bags(rows: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
     """Pad bags to the largest one, and combine them into tensors.
 
     Args:
-        rows: Bags with ``features`` `[instances, size]` and ``label``.
+        rows: Bags with ``features``, a tensor `[instances, size]`, and ``label``.
 
     Returns:
         ``features`` `[batch, instances, size]`, ``attention_mask`` `[batch, instances]` and
         ``labels`` `[batch]`.
     """
-    bags = [torch.as_tensor(row["features"], dtype=torch.float32) for row in rows]
+    bags = [row["features"] for row in rows]
     masks = [torch.ones(len(bag), dtype=torch.long) for bag in bags]
     return {
         "features": pad_sequence(bags, batch_first=True),
@@ -553,7 +569,7 @@ def _write_card(folder: Path, model: PreTrainedModel) -> None:
 
 def _count_texts(trainer: PlainTrainer) -> dict[str, int]:
     """Count the texts in each split."""
-    splits = {"train": trainer.train_dataset, **trainer.scored_splits}
+    splits: dict[str, Any] = {"train": trainer.train_dataset, **trainer.scored_splits}
     return {name: len(texts) for name, texts in splits.items() if texts is not None}
 
 

@@ -6,7 +6,11 @@ import torch
 from torch import nn
 
 from hf_attnprobe import PoolingAdapter, check_adapter
-from hf_attnprobe.adapters import pooling
+from hf_attnprobe.adapters import pooling, wrap
+from hf_attnprobe.models.attention_classifier import (
+    AttentionClassifierConfig,
+    AttentionClassifierForSequenceClassification,
+)
 from tests.helpers.bag_models import (
     WIDTH,
     BypassAdapter,
@@ -214,3 +218,90 @@ def test_wrong_attributes_are_refused():
     observation = adapter.observe(make_batch(adapter))
     with refuses("operator 'mask'"):
         adapter.erase_inputs(observation, observation.batch.mask[None], operator="mask")
+
+
+PARAMETER_PATHS = {
+    "encoder": "encoder.linear",
+    "tanh": "attention.projection",
+    "gate": "attention.gate",
+}
+"""Paths of the layers of a gated classifier."""
+
+
+@pytest.mark.slow
+def test_a_large_bag_equals_full_passes_written_by_hand():
+    """Compare 20 of 3,000 instances with passes in plain PyTorch over the edited bag."""
+    torch.manual_seed(0)
+    config = AttentionClassifierConfig(
+        inputs="features", feature_size=64, attention="gated", encoder="mlp", encoder_size=32
+    )
+    model = AttentionClassifierForSequenceClassification(config).double().eval()
+    parameters = dict(model.state_dict())
+
+    def run(bag, weights=None):
+        prefix = "attention_classifier."
+        layer = {
+            name: (parameters[prefix + path + ".weight"], parameters[prefix + path + ".bias"])
+            for name, path in PARAMETER_PATHS.items()
+        }
+        states = torch.tanh(bag @ layer["encoder"][0].T + layer["encoder"][1])
+        hidden = torch.tanh(states @ layer["tanh"][0].T + layer["tanh"][1])
+        gate = torch.sigmoid(states @ layer["gate"][0].T + layer["gate"][1])
+        scores = (hidden * gate) @ parameters[prefix + "attention.query.weight"][0]
+        attention = torch.exp(scores - scores.max())
+        attention = attention / attention.sum() if weights is None else weights
+        logit = (attention @ states) @ parameters["classifier.weight"][0]
+        positive = torch.sigmoid(logit + parameters["classifier.bias"][0])
+        return attention, torch.stack([1 - positive, positive])
+
+    bag, donor = torch.randn(2, 3000, 64, dtype=torch.float64) * 2
+    mask = torch.ones(1, 3000, dtype=torch.long)
+    adapter = wrap(model)
+    observation = adapter.observe(
+        adapter.prepare({"features": bag[None], "attention_mask": mask}, (0,))
+    )
+    attention, probs = run(bag)
+    torch.testing.assert_close(observation.attention[0][0, 0, 0], attention, rtol=1e-9, atol=0)
+    torch.testing.assert_close(observation.probs[0], probs)
+    without = adapter.compute_leave_one_out(observation)[0]
+    # The instances with most attention, and some of the others.
+    instances = [*attention.argsort(descending=True)[:10].tolist(), *range(100, 2900, 280)]
+    sets = torch.zeros(len(instances) + 1, 1, 3000, dtype=torch.bool)
+    for row, instance in enumerate(instances):
+        others = [*range(instance), *range(instance + 1, 3000)]
+        torch.testing.assert_close(without[instance], run(bag[others])[1], rtol=1e-9, atol=0)
+        sets[row, 0, instance] = sets[-1, 0, instance] = True
+    contents = dict(enumerate(donor))
+    exchanged = adapter.exchange_inputs(observation, sets, [contents])[:, 0]
+    deleted = adapter.erase_inputs(observation, sets)[:, 0]
+    for row, changed in enumerate(sets[:, 0]):
+        new_bag = torch.where(changed[:, None], donor, bag)
+        torch.testing.assert_close(exchanged[row], run(new_bag)[1], rtol=1e-9, atol=0)
+        torch.testing.assert_close(deleted[row], run(bag[~changed])[1], rtol=1e-9, atol=0)
+        weights = attention * ~changed / (attention * ~changed).sum()
+        replayed = adapter.replay(observation, {0: weights.view(1, 1, 1, 1, -1)})[0, 0]
+        torch.testing.assert_close(replayed, run(bag, weights)[1], rtol=1e-9, atol=0)
+
+
+def test_large_bags_of_a_mixing_module_are_edited_in_groups(monkeypatch):
+    monkeypatch.setattr(pooling, "MAX_PASSES_PER_BAG", 32)
+    torch.manual_seed(1)
+    adapter = MixingAdapter(GatedPooling())
+    batch = make_batch(adapter, lengths=(90, 20))
+    # One instance decides, although it has little attention.
+    batch.inputs["features"][0, 41] = -9 * adapter.model.head.weight[1].sign()
+    observation = adapter.observe(batch)
+    assert adapter.max_unit_edits == 32 and GatedAdapter(GatedPooling()).max_unit_edits is None
+    without = adapter.compute_leave_one_out(observation)
+    order = observation.attention[0][0, 0, 0, :90].argsort(descending=True).tolist()
+    assert order[-1] == 41
+    bag, small_bag = batch.inputs["features"]
+    for instance in {*order[:8], 41}:
+        expected = run_alone(adapter, torch.cat([bag[:instance], bag[instance + 1 : 90]]))
+        torch.testing.assert_close(without[0, instance], expected, rtol=1e-9, atol=1e-12)
+    # The small bag in the same batch is not edited in groups.
+    for instance in range(20):
+        expected = run_alone(
+            adapter, torch.cat([small_bag[:instance], small_bag[instance + 1 : 20]])
+        )
+        torch.testing.assert_close(without[1, instance], expected, rtol=1e-9, atol=1e-12)

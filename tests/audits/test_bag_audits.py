@@ -1,5 +1,7 @@
 """Audits of models that attend over bags of instances."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,6 +18,8 @@ from hf_attnprobe import (
     read_audit,
     register_adapter,
 )
+from hf_attnprobe.adapters import pooling
+from hf_attnprobe.audits import setup
 from hf_attnprobe.statistics.wording import rename_units
 from hf_attnprobe.training.run import train
 from tests.helpers.bag_models import (
@@ -85,6 +89,39 @@ def test_the_rows_hold_the_modules_own_predictions(report):
     np.testing.assert_allclose(probabilities, expected, rtol=1e-9)
 
 
+def test_bags_in_files_and_bags_one_by_one_give_the_same_rows(report, tmp_path, monkeypatch):
+    rows = make_bags(24, 1)
+    names = [f"{index}.npy" for index in range(len(rows))]
+    for name, row in zip(names, rows, strict=True):
+        np.save(tmp_path / name, np.array(row["features"]))
+    table = pd.DataFrame({"features": names, "label": [row["label"] for row in rows]})
+    table["rationale"] = [row["rationale"] for row in rows]
+    table.to_parquet(tmp_path / "test.parquet")
+    monkeypatch.setattr(setup, "MAX_BATCH_NUMBERS", 1)
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    from_files = audit(adapter, str(tmp_path), ["exchange", "correlation"], progress=False)
+    assert adapter.max_batch_size == 1
+    keys = ["test", "statistic", "layer", "head", "example_id"]
+    expected, actual = (
+        each.to_pandas().set_index(keys).value.sort_index() for each in (report, from_files)
+    )
+    assert {"exchange", "correlation"} <= {*actual.index.get_level_values("test")}
+    pd.testing.assert_series_equal(actual, expected[actual.index], rtol=1e-9, atol=1e-12)
+
+
+def test_a_report_states_that_instances_were_edited_in_groups(monkeypatch):
+    monkeypatch.setattr(pooling, "MAX_PASSES_PER_BAG", 12)
+    adapter = BypassAdapter(set_idle_weights(GatedPooling()))
+    rows = make_bags(12, 0, n_instances=(10, 16))
+    n_large = sum(len(row["features"]) > 12 for row in rows)
+    report = audit(adapter, rows, ["scale", "exchange"], progress=False)
+    (note,) = [note for note in report.notes if "in groups" in note]
+    assert f"{n_large} of 12 bags have more than 12 patches" in note
+    assert 0 < n_large < 12 and "only the 3 patches with most attention" in note
+    exact = audit(GatedAdapter(set_idle_weights(GatedPooling())), rows, "scale", progress=False)
+    assert not [note for note in exact.notes if "in groups" in note]
+
+
 def test_train_and_audit_a_parquet_file(tmp_path):
     pd.DataFrame(make_bags(120, 0)).to_parquet(tmp_path / "bags.parquet")
     data = Data(str(tmp_path / "bags.parquet"), holdout=0.3, unit="visit")
@@ -94,7 +131,12 @@ def test_train_and_audit_a_parquet_file(tmp_path):
     folder = tmp_path / "audit"
     report = audit(str(tmp_path / "model"), data, output_dir=folder, progress=False)
     assert "visits" in str(report) and (folder / "report.html").exists()
-    assert "gated (Ilse" in (tmp_path / "model" / "README.md").read_text()
+    card = (tmp_path / "model" / "README.md").read_text()
+    # The Hub has no task for bags.
+    assert "gated (Ilse" in card and "- Classes:" in card and "text-classification" not in card
+    prose = "".join(card.split("```")[::2])
+    assert not re.search(r"\b(words?|texts?|tokens?)\b", prose, re.IGNORECASE)
+    assert "AutoTokenizer" not in card and "torch.zeros(1, 3, 8)" in card
     with refuses("size 8, but the vectors"):
         audit(str(tmp_path / "model"), [{"features": [[1.0]], "label": 0}], progress=False)
     with refuses("reads texts"):

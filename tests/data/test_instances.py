@@ -1,5 +1,7 @@
 """Bags of instances: every source gives the same bags, and wrong data are refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -104,6 +106,17 @@ def test_bags_of_different_precision_get_the_higher_one(bags, tmp_path):
     expected = [bags[0], bags[1].astype(np.float16).astype(float), bags[2]]
     for actual_bag, bag in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(actual_bag, bag)
+
+
+def test_bags_in_files_stay_in_their_files(bags, tmp_path):
+    folder = write_folder(tmp_path, bags, np.save, ".npy")
+    examples = load_examples(str(folder), "test")
+    assert [Path(path).name for path in examples["features"]] == ["0.npy", "1.npy", "2.npy"]
+    again = load_examples(examples, "test")
+    assert compute_dataset_fingerprint(again) == compute_dataset_fingerprint(examples)
+    (folder / "bags" / "1.npy").unlink()
+    with refuses("1.npy in row 1 of column 'features' does not exist"):
+        list(iterate_bags(examples, "features"))
 
 
 def test_items_and_named_columns(bags):

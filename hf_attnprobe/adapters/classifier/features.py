@@ -36,6 +36,8 @@ class FeatureClassifierAdapter(PoolingAdapter):
         super().__init__(model, label_names=get_class_names(model.config), dtype=dtype)
         self.feature_size = model.config.feature_size
         self.mixes_instances = model.config.encoder not in INSTANCEWISE_ENCODERS
+        if model.config.class_attention:
+            self.n_heads = len(self.label_names)
         self._base = self.model.attention_classifier
 
     def encode(self, vectors: Tensor, mask: Tensor) -> Tensor:
@@ -43,11 +45,24 @@ class FeatureClassifierAdapter(PoolingAdapter):
         return self._base.encode(vectors, mask.long())
 
     def score(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Compute the attention scores, `[batch, instances]`."""
+        """Compute the attention scores.
+
+        Args:
+            states: Encoder states, `[batch, instances, hidden]`.
+            mask: Positions without padding, bool `[batch, instances]`.
+
+        Returns:
+            Scores `[batch, instances]`, or `[batch, classes, instances]` with one attention per class.
+        """
         return self._base.attention(states)
 
     def classify(self, pooled: Tensor) -> Tensor:
-        """Compute the logits from the context vectors, `[rows, classes]`."""
+        """Compute the logits, `[rows, classes]`.
+
+        Args:
+            pooled: Context vectors `[rows, hidden]`, or `[rows, classes, hidden]` with one attention
+                per class.
+        """
         return self.model.decode(pooled)
 
     def run_module(self, inputs: Tensor, mask: Tensor) -> Tensor:

@@ -109,6 +109,9 @@ class AttentionClassifierConfig(PreTrainedConfig):
             ``[instances, feature_size]``. It replaces the word vectors, so the model has no
             embedding table. ``feature_size`` replaces ``embedding_size``.
         feature_size: Size of an instance's vector, for ``inputs="features"``.
+        class_attention: Whether each class has its own attention distribution, as in CLAM_MB (Lu et
+            al. 2021), for ``inputs="features"`` and ``attention="gated"``. The logit of a class is
+            then computed from the context vector of this class.
         conicity_weight: Weight λ for the penalty λ · conicity, which pushes a text's states apart
             (Diversity LSTM, Mohankumar et al. 2020). Like ``tying`` and ``mlm_weight``, it acts on
             the training loss only, see ``regularisers_attention_classifier.py``.
@@ -145,6 +148,7 @@ class AttentionClassifierConfig(PreTrainedConfig):
     conicity_weight: float = 0.0
     inputs: str = "tokens"
     feature_size: int | None = None
+    class_attention: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
@@ -192,10 +196,16 @@ class AttentionClassifierConfig(PreTrainedConfig):
         if self.inputs == "tokens":
             values.pop("inputs", None)
             values.pop("feature_size", None)
+            values.pop("class_attention", None)
         return values
 
     def _check_features(self) -> None:
         """Check that the fields for models that read bags fit the other fields."""
+        if self.class_attention and (self.inputs, self.attention) != ("features", "gated"):
+            raise ValueError(
+                "class_attention=True can only be used with inputs='features' and "
+                f"attention='gated', got {self.inputs!r} and {self.attention!r}. Leave it out."
+            )
         if self.inputs == "tokens":
             if self.feature_size is not None:
                 raise ValueError(

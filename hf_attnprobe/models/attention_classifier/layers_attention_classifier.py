@@ -212,9 +212,11 @@ def attend(
 
     Returns:
         Weights ``[batch, keys]``, which sum to 1 over the mask and are exactly 0 elsewhere. If the
-        mask is empty, all weights are 0.
+        mask is empty, all weights are 0. With one attention per class, ``[batch, classes, keys]``.
     """
     scores = attention(states) if query is None else attention(states, query)
+    if scores.dim() > mask.dim():
+        mask = mask[:, None]
     scores = scores.masked_fill(~mask, torch.finfo(states.dtype).min)
     # The product sets all weights to 0 if the mask is empty.
     return scores.softmax(-1) * mask
@@ -242,6 +244,7 @@ class GatedAttention(nn.Module):
 
     ⊙ is the product of each pair of entries. The attention weights are the softmax of the scores.
     The paper's layers V and U have no biases b and c; the implementations that are in use have them.
+    With ``class_attention``, each class has its own vector w (Lu et al. 2021, CLAM_MB).
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
@@ -249,12 +252,23 @@ class GatedAttention(nn.Module):
         size = config.attention_size or max(1, config.hidden_size // 2)
         self.projection = nn.Linear(config.hidden_size, size)
         self.gate = nn.Linear(config.hidden_size, size)
-        self.query = nn.Linear(size, 1, bias=False)
+        # The configuration checks that num_labels is set.
+        assert config.num_labels is not None
+        self.has_class_attention = config.class_attention
+        self.query = nn.Linear(size, config.num_labels if config.class_attention else 1, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Compute scores ``[batch, keys]`` from states ``[batch, keys, hidden]``."""
+        """Compute attention scores from states.
+
+        Args:
+            states: States ``[batch, keys, hidden]``.
+
+        Returns:
+            Scores ``[batch, keys]``, or ``[batch, classes, keys]`` with one attention per class.
+        """
         gated = self.projection(states).tanh() * self.gate(states).sigmoid()
-        return self.query(gated).squeeze(-1)
+        scores = self.query(gated)
+        return scores.transpose(1, 2) if self.has_class_attention else scores.squeeze(-1)
 
 
 class DotProductAttention(nn.Module):

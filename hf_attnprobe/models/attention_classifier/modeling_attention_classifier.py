@@ -364,7 +364,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 
         Returns:
             States that the attention averages, ``[batch, keys, hidden]`` (sentence states in a
-            hierarchical model), and the attention at every level, ``[batch, queries, keys]``.
+            hierarchical model), and the attention at every level, ``[batch, queries, keys]``. With
+            one attention per class, each class is a query.
 
         Raises:
             ValueError: If attention is imposed on a model that computes its own.
@@ -380,7 +381,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
                 attention = self.attend(states, content_mask, query)
             else:
                 attention = guide * content_mask
-            return states, (attention[:, None],)
+            if not self.config.class_attention:
+                attention = attention[:, None]
+            return states, (attention,)
         sentences = find_sentence_positions(content_mask)
         vectors, words = self.read_words(embeddings, sentences)
         states, attention = self.read_sentences(vectors, sentences)
@@ -454,7 +457,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             sentence states, and ``attentions`` are two tensors: word attention
             ``[batch, 1, sentences, keys]``, with one query per sentence, and sentence attention
             ``[batch, 1, 1, sentences]``. In a pair model, they belong to the first text. The second
-            text has attention 0 and is represented by ``query_state`` ``[batch, hidden]``.
+            text has attention 0 and is represented by ``query_state`` ``[batch, hidden]``. With one
+            attention per class, ``pooler_output`` is ``[batch, classes, hidden]``, and
+            ``attentions`` are ``[batch, 1, classes, keys]``.
 
         Raises:
             ValueError: If not exactly one of ``input_ids`` and ``inputs_embeds`` is given.
@@ -497,9 +502,13 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
             query=query,
         )
         attentions = tuple(attention[:, None] for attention in levels)
+        if self.config.class_attention:
+            pooled = levels[-1] @ states
+        else:
+            pooled = torch.einsum("bk,bkh->bh", levels[-1][:, 0], states)
         return RegularisedModelOutput(
             last_hidden_state=states,
-            pooler_output=torch.einsum("bk,bkh->bh", levels[-1][:, 0], states),
+            pooler_output=pooled,
             attentions=attentions if output_attentions else None,
             regularization=self.compute_regularization(
                 states, embeddings, attention_mask, content_mask, input_ids
@@ -512,8 +521,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):
 class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrainedModel):
     """Attention classifier with a linear read-out on the context vector.
 
-    With two labels, the read-out has one logit z and returns [0, z]. With more labels, it has one
-    logit per label. A pair model reads out the context and the query with a tanh layer and has one
+    With two labels, the read-out has one logit z and returns [0, z]. With more labels, or with one
+    attention per class, it has one logit per label. A pair model reads out the context and the query with a tanh layer and has one
     logit per label.
 
     Args:
@@ -527,7 +536,8 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         self.num_labels = config.num_labels
         self.attention_classifier = AttentionClassifierModel(config)
         self.dropout = nn.Dropout(config.logit_dropout)
-        n_logits = 1 if self.num_labels == 2 else self.num_labels
+        is_binary = self.num_labels == 2 and not config.class_attention
+        n_logits = 1 if is_binary else self.num_labels
         self.classifier: Any
         if config.query_encoder:
             self.classifier = PairDecoder(config)
@@ -543,6 +553,7 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
 
         Args:
             context: Context vector, the sum of a text's states weighted by attention, ``[...,
+                hidden]``. With one attention per class, one vector per class, ``[..., classes,
                 hidden]``.
             query: Vector q for the second text in a pair model, ``[..., hidden]``.
 
@@ -551,6 +562,9 @@ class AttentionClassifierForSequenceClassification(AttentionClassifierPreTrained
         """
         if query is not None:
             return self.classifier(context, query)
+        if self.config.class_attention:
+            # Each class has its own context vector and its own row of weights.
+            return (context * self.classifier.weight).sum(-1) + self.classifier.bias
         logits = self.classifier(context)
         if self.num_labels == 2:
             # A binary model computes one logit, for class 1. Class 0 has the logit 0.
