@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -48,6 +48,7 @@ from hf_attnprobe.core.hardware import has_native_bfloat16
 from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
+    ImageReader,
     InputReader,
     accepts_images,
     find_mask_id,
@@ -55,6 +56,10 @@ from hf_attnprobe.inference.encoding import (
 )
 from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.protocol import AttentionModelBase
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 logger = logging.getLogger(__name__)
@@ -133,6 +138,7 @@ def load_audited_model(
     *,
     spread: float | None = None,
     unit: str | None = None,
+    examples: "datasets.Dataset | None" = None,
 ) -> AuditedModel:
     """Load a model and its tokenizer, move the model to a device, and make its adapter.
 
@@ -144,6 +150,8 @@ def load_audited_model(
         device: Device of the model.
         spread: Standard deviation of numeric labels, the default unit of a predicted number.
         unit: Unit into which passages are divided, such as "sentence", for a language model.
+        examples: The audited data, from which an image model gets the size of its images. If it is
+            None, images must have the size in the model's configuration.
 
     Returns:
         The model, ready to run.
@@ -168,7 +176,14 @@ def load_audited_model(
     if options.weights is not None:
         is_users_model = loaded.model is model
         loaded = _change_weights(loaded, options.weights, options.seed, must_copy=is_users_model)
+    image_size = None
+    if isinstance(loaded.tokenizer, ImageReader) and examples is not None:
+        reader = loaded.tokenizer.adapt_to_size(examples)
+        if reader.shape != loaded.tokenizer.shape:
+            image_size = reader.shape[1:]
+            loaded = replace(loaded, tokenizer=reader)
     adapter_arguments = {
+        "image_size": image_size,
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
         **_build_head_options(loaded, options, spread, unit),

@@ -17,6 +17,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
+from hf_attnprobe.adapters.transformer.layout import get_image_shape
 from hf_attnprobe.audits.audited_model import ModelLike, get_number_format
 from hf_attnprobe.audits.cost_model import AuditProgress, Step, get_cost_class
 from hf_attnprobe.audits.example_selection import select_example_texts
@@ -402,7 +403,7 @@ def _list_notes(
         _describe_long_passages(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
-        notes += runner.adapter.describe_unusual_layers()
+        notes += [_describe_image_size(runner.adapter), *runner.adapter.describe_unusual_layers()]
     return tuple(note for note in notes if note is not None)
 
 
@@ -412,6 +413,22 @@ def _describe_level(provenance: Mapping[str, Any]) -> str | None:
     if note is None:
         return None
     return f'{note[0].upper()}{note[1:]}. In this report, "word" also means such a token.'
+
+
+def _describe_image_size(adapter: TransformerAdapter) -> str | None:
+    """Return a note if the images have another size than the one in the model's configuration."""
+    if not adapter.reads_images:
+        return None
+    configured_size, size = (
+        " × ".join(map(str, get_image_shape(model.config)[1:]))
+        for model in (adapter.user_model, adapter.model)
+    )
+    if size == configured_size:
+        return None
+    return (
+        f"Image size: the images have {size} pixels (height × width), but the model's configuration "
+        f"has {configured_size}, so the model interpolates its position embeddings."
+    )
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:

@@ -369,6 +369,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         get_process_state().device,
         spread=label_spread,
         unit=data.units if isinstance(data, Answers) else None,
+        examples=examples,
     )
     _set_unit(audited_model, data)
     attention_map = None

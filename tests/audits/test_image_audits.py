@@ -13,6 +13,7 @@ from transformers import (
     ViTImageProcessor,
     pipeline,
 )
+from transformers.image_utils import load_image
 
 from hf_attnprobe import audit
 from hf_attnprobe.data.examples import compute_dataset_fingerprint, load_examples
@@ -127,6 +128,49 @@ def test_images_of_all_colour_modes_are_read_as_a_pipeline_reads_them(image_fold
     assert len(own) == len(MODES)
     expected = [classify(file, top_k=1)[0]["score"] for file in files]
     assert own.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def save_rotated_image(path):
+    """Save an image whose EXIF orientation states that it must be turned by a quarter."""
+    generator = np.random.default_rng(5)
+    image = Image.fromarray(generator.integers(0, 255, (14, 10, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[274] = 6
+    path.parent.mkdir(parents=True)
+    image.save(path, exif=exif)
+
+
+def test_images_of_another_size_and_orientation_are_read_as_the_model_reads_them(tmp_path):
+    """The processor resizes to another size than the model's, so positions are interpolated."""
+    file = tmp_path / "images" / "test" / "cat" / "rotated.jpg"
+    save_rotated_image(file)
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**SIZES)).eval()
+    processor = ViTImageProcessor(size={"height": 16, "width": 20})
+    upright = load_image(str(file))
+    assert upright.size == (14, 10)
+    pixels = processor(upright, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        probs = model(pixels, interpolate_pos_encoding=True).logits.softmax(-1)
+    with Image.open(file) as image:
+        image.load()
+    for data in (str(tmp_path / "images"), [{"image": image, "label": 0}]):
+        report = audit(model, data, "uniform_attention", tokenizer=processor, progress=False)
+        frame = report.to_pandas()
+        values = frame[frame.statistic == "probability"].value
+        assert values.tolist() == pytest.approx(probs.amax(-1).tolist(), abs=1e-6)
+    assert "the images have 16 × 20 pixels (height × width)" in report.to_markdown()
+    assert model.config.image_size == 12
+
+
+def test_images_of_different_sizes_after_processing_are_refused(model, image_folder):
+    def keep_size(images, return_tensors):
+        return Processor()([image.resize((12, image.height)) for image in images], return_tensors)
+
+    sizes = np.random.default_rng(6).integers(0, 255, (2, 16, 12, 3), dtype=np.uint8)
+    rows = [{"image": Image.fromarray(image[: 12 + 4 * k])} for k, image in enumerate(sizes)]
+    with refuses(r"row 1 has \[3, 16, 12\]\. All images must have the same size"):
+        audit((model, keep_size), rows, progress=False)
 
 
 def test_greyscale_models_read_colour_images(image_folder):

@@ -235,6 +235,8 @@ class TransformerAdapter(
             configuration.
         scale: Unit in which changes of a predicted number are measured.
         threshold: Number above which a predicted number counts as a positive decision.
+        image_size: Height and width of all images in pixels. None uses the size in the
+            configuration. For any other size, the model interpolates its position embeddings.
 
     Attributes:
         layers: One description per attention layer, with its head count.
@@ -259,6 +261,7 @@ class TransformerAdapter(
         predicts: str = "auto",
         scale: float | None = None,
         threshold: float | None = None,
+        image_size: tuple[int, int] | None = None,
     ) -> None:
         if level not in (None, *LEVELS):
             raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
@@ -272,7 +275,14 @@ class TransformerAdapter(
             mask_id=mask_id,
         )
         PretrainedModelInfo.__init__(self, model)
-        HookedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        HookedTransformer.__init__(
+            self,
+            model,
+            head,
+            dtype=dtype,
+            tokens_per_pass=tokens_per_pass,
+            image_size=image_size,
+        )
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
@@ -431,8 +441,11 @@ class TransformerAdapter(
         if tokenizer_output:
             # The original model receives all choices, so no logits are taken from the batch.
             inputs.pop("choice_logits", None)
+            arguments = {**tokenizer_output, **self.head.fixed_arguments}
+        else:
+            arguments = self.build_arguments(inputs)
         with shorten_model_errors(batch.inputs):
-            result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))
+            result = self.compute_native_output(arguments)
         scores = self.head.compute_scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.compute_probs(scores.to(precise), inputs)

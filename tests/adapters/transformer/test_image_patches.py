@@ -1,6 +1,7 @@
 """Patches that are left out of images, exchanged and zeroed, against hooks written by hand."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -269,21 +270,38 @@ def test_a_mask_is_refused(case):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], operator="mask")
 
 
+READS_ALL_SIZES = (
+    "BeitForImageClassification",
+    "Dinov2ForImageClassification",
+    "Dinov2WithRegistersForImageClassification",
+)
+"""Classes that read images of all sizes without an argument; the others need one."""
+
+
+@pytest.mark.parametrize("name", tiny_models.daily(MODELS, DAILY_MODELS))
 @torch.no_grad()
-def test_the_size_of_dinov2_follows_the_configuration():
-    model = make_model("Dinov2ForImageClassification")
-    model.config.image_size = 16
-    adapter = wrap(model)
-    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+def test_position_embeddings_are_interpolated_for_images_of_another_size(name, monkeypatch):
+    # ViT and DeiT cannot interpolate from an image that is not a square.
+    monkeypatch.setitem(SIZES, "image_size", 8)
+    model = make_model(name)
+    adapter = wrap(model, image_size=(12, 16))
+    pixels = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(4))
     batch = adapter.prepare({"pixel_values": pixels}, (0, 1))
     observation = adapter.observe(batch)
-    torch.testing.assert_close(observation.probs, model(pixels).logits.softmax(-1))
+    if name not in READS_ALL_SIZES:
+        with pytest.raises((ValueError, RuntimeError)):
+            model(pixel_values=pixels)
+        model.forward = partial(model.forward, interpolate_pos_encoding=True)
+    expected = model(pixel_values=pixels).logits.softmax(-1)
+    torch.testing.assert_close(observation.probs, expected)
     adapter.self_check(batch)
+    assert adapter.patches.grid == PatchGrid(3, 4, 4, 4)
     left_out = torch.zeros_like(batch.content_mask)
-    left_out[:, 7] = True
-    expected = run_without_tokens("Dinov2ForImageClassification", model, pixels, left_out)
+    left_out[:, -5] = True
+    expected = run_without_tokens(name, model, pixels, left_out)
     probs = adapter.erase_inputs(observation, left_out[None])[0]
     torch.testing.assert_close(probs, expected, atol=1e-5, rtol=0)
+    assert (probs - observation.probs).abs().max() > 1e-3
 
 
 def test_patches_are_cut_row_by_row():
