@@ -25,6 +25,7 @@ from transformers import (
 
 from hf_attnprobe.adapters import adapt_model, describe_instances, wrap
 from hf_attnprobe.adapters.pretrained import unwrap_peft
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import get_embeddings_module
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
@@ -205,6 +206,18 @@ def load_audited_model(
         has_number_unit=not adapter.prediction.is_number or bool(options.scale or spread),
         make_float32_adapter=make_float32_adapter,
     )
+
+
+def explains_tokens(adapter: AttentionModelBase) -> bool:
+    """Return whether the units of a model are the tokens of its tokenizer, instead of words.
+
+    Classifiers of this package and users' adapters call their units "token" too, but each of these
+    tokens is a word.
+
+    Args:
+        adapter: The adapter of the model.
+    """
+    return isinstance(adapter, TransformerAdapter) and adapter.level == "token"
 
 
 def check_number_unit(audited_model: AuditedModel) -> None:

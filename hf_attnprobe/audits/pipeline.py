@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.layout import get_image_shape
-from hf_attnprobe.audits.audited_model import ModelLike, get_number_format
+from hf_attnprobe.audits.audited_model import ModelLike, explains_tokens, get_number_format
 from hf_attnprobe.audits.cost_model import AuditProgress, Step, get_cost_class
 from hf_attnprobe.audits.example_selection import select_example_texts
 from hf_attnprobe.audits.options import (
@@ -62,6 +62,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, apply_thresholds
+from hf_attnprobe.statistics.wording import TOKEN_UNITS, form_plural
 from hf_attnprobe.storage.folders import (
     mark_folder,
     refuse_outside_link,
@@ -398,21 +399,12 @@ def _list_notes(
     """List the report's notes about unusual texts and models."""
     notes: list[str | None] = [
         describe_unknown_share(provenance["unknown_tokens"]),
-        _describe_level(provenance),
         _describe_single_logit(runner.adapter, predicts),
         _describe_long_passages(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
         notes += [_describe_image_size(runner.adapter), *runner.adapter.describe_unusual_layers()]
     return tuple(note for note in notes if note is not None)
-
-
-def _describe_level(provenance: Mapping[str, Any]) -> str | None:
-    """Return the note that tokens are explained, because spaces do not separate words."""
-    note = provenance.get("level_note")
-    if note is None:
-        return None
-    return f'{note[0].upper()}{note[1:]}. In this report, "word" also means such a token.'
 
 
 def _describe_image_size(adapter: TransformerAdapter) -> str | None:
@@ -571,17 +563,16 @@ def build_provenance(
     unsupported_tests = list_unsupported_tests(adapter)
     if unsupported_tests:
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
-    # Classifiers of this package and users' adapters call their units "token" too, but each of these
-    # tokens is a word.
-    explains_tokens = isinstance(adapter, TransformerAdapter) and adapter.level == "token"
-    if adapter.unit == "sentence" or explains_tokens:
-        provenance["units"] = f"{adapter.unit}s"
+    if explains_tokens(adapter):
+        provenance["units"] = TOKEN_UNITS
+    if adapter.unit == "sentence":
+        provenance["units"] = "sentences"
     if adapter.instance_column is not None or adapter.reads_images:
         provenance["instance"] = adapter.unit
     if adapter.reads_images:
         provenance["input"] = "image"
     if adapter.prediction.kind == "answer":
-        provenance["units"] = f"{adapter.unit}s of the prompt"
+        provenance["units"] = f"{form_plural(adapter.unit)} of the prompt"
     if adapter.segment is not None:
         provenance["attended"] = adapter.segment
     return provenance

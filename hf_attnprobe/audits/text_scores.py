@@ -22,6 +22,7 @@ from hf_attnprobe.adapters.transformer.image_patches import (
     compute_patch_centres,
     list_patch_names,
 )
+from hf_attnprobe.audits.audited_model import explains_tokens
 from hf_attnprobe.audits.split_samples import measure_noise_floor
 from hf_attnprobe.data.instances import COORDINATES_COLUMN
 from hf_attnprobe.faithfulness.options import Knockout
@@ -509,6 +510,7 @@ class Explainer:
             attention_of=self.attention_of,
             speaks_for=self._name_explained_class(observation),
             unit_map=unit_map,
+            level="token" if explains_tokens(self.model) else "word",
         )
 
     def _render_tokens(
