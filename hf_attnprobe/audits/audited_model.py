@@ -163,7 +163,7 @@ def load_audited_model(
     """
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
-        adapter_options = ("dtype", "weights", "level", "threshold", "scale")
+        adapter_options = ("dtype", "weights", "level", "region_size", "threshold", "scale")
         _refuse_options(options, adapter_options, "an adapter")
         reader = make_instance_reader(model)
         if reader is None:
@@ -177,6 +177,11 @@ def load_audited_model(
     if options.weights is not None:
         is_users_model = loaded.model is model
         loaded = _change_weights(loaded, options.weights, options.seed, must_copy=is_users_model)
+    if options.region_size is not None and not isinstance(loaded.tokenizer, ImageReader):
+        raise AttnProbeError(
+            f"--region-size {options.region_size} is only for models that read images, but "
+            f"{loaded.name} reads none. Leave out --region-size."
+        )
     image_size = None
     if isinstance(loaded.tokenizer, ImageReader) and examples is not None:
         reader = loaded.tokenizer.adapt_to_size(examples)
@@ -185,6 +190,7 @@ def load_audited_model(
             loaded = replace(loaded, tokenizer=reader)
     adapter_arguments = {
         "image_size": image_size,
+        "region_size": options.region_size,
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
         **_build_head_options(loaded, options, spread, unit),

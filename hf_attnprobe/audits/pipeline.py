@@ -403,7 +403,11 @@ def _list_notes(
         _describe_long_passages(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
-        notes += [_describe_image_size(runner.adapter), *runner.adapter.describe_unusual_layers()]
+        notes += [
+            _describe_image_size(runner.adapter),
+            _describe_regions(runner.adapter),
+            *runner.adapter.describe_unusual_layers(),
+        ]
     return tuple(note for note in notes if note is not None)
 
 
@@ -420,6 +424,18 @@ def _describe_image_size(adapter: TransformerAdapter) -> str | None:
     return (
         f"Image size: the images have {size} pixels (height × width), but the model's configuration "
         f"has {configured_size}, so the model interpolates its position embeddings."
+    )
+
+
+def _describe_regions(adapter: TransformerAdapter) -> str | None:
+    """Return a note on the size of regions, if they are the units of the images."""
+    if adapter.patches is None or adapter.unit != "region":
+        return None
+    grid, size = adapter.patches.grid, adapter.patches.region_size
+    return (
+        f"Regions: each image has {grid.n_rows} × {grid.n_columns} patches. They form "
+        f"{len(adapter.patches.regions)} regions of at most {size} × {size} patches, which are left "
+        "out and exchanged as a whole. Attention to a region is the sum over its patches."
     )
 
 

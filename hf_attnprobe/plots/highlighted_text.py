@@ -54,14 +54,14 @@ class UnitMap:
         unit: name of one unit, such as "patch".
         input_name: name of the input, "image" or "bag".
         positions: centre of each unit: x, then y. The y axis points downwards, as in images.
-        cell: width and height of a unit, in the unit of the positions; None if they are unknown.
+        cells: width and height of each unit, in the unit of the positions; empty if unknown.
         picture: the image as a PNG file in base64; empty without an image. Positions are in pixels.
     """
 
     unit: str
     input_name: str
     positions: tuple[tuple[float, float], ...] = field(repr=False)
-    cell: tuple[float, float] | None = None
+    cells: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     picture: str = field(default="", repr=False)
 
 
