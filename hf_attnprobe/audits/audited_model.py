@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,7 @@ from transformers import (
 
 from hf_attnprobe.adapters import adapt_model, describe_instances, wrap
 from hf_attnprobe.adapters.pretrained import unwrap_peft
+from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.adapters.transformer.custom_model import CustomModel
 from hf_attnprobe.adapters.transformer.layout import get_embeddings_module
 from hf_attnprobe.adapters.transformer.task_heads import predicts_number
@@ -48,6 +49,7 @@ from hf_attnprobe.core.hardware import has_native_bfloat16
 from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
+    ImageReader,
     InputReader,
     accepts_images,
     find_mask_id,
@@ -55,6 +57,10 @@ from hf_attnprobe.inference.encoding import (
 )
 from hf_attnprobe.inference.instances import InstanceReader
 from hf_attnprobe.protocol import AttentionModelBase
+
+
+if TYPE_CHECKING:
+    import datasets
 
 
 logger = logging.getLogger(__name__)
@@ -133,6 +139,7 @@ def load_audited_model(
     *,
     spread: float | None = None,
     unit: str | None = None,
+    examples: "datasets.Dataset | None" = None,
 ) -> AuditedModel:
     """Load a model and its tokenizer, move the model to a device, and make its adapter.
 
@@ -144,6 +151,8 @@ def load_audited_model(
         device: Device of the model.
         spread: Standard deviation of numeric labels, the default unit of a predicted number.
         unit: Unit into which passages are divided, such as "sentence", for a language model.
+        examples: The audited data, from which an image model gets the size of its images. If it is
+            None, images must have the size in the model's configuration.
 
     Returns:
         The model, ready to run.
@@ -154,7 +163,7 @@ def load_audited_model(
     """
     model, tokenizer = _unpack_model(model, tokenizer)
     if isinstance(model, AttentionModelBase):
-        adapter_options = ("dtype", "weights", "level", "threshold", "scale")
+        adapter_options = ("dtype", "weights", "level", "region_size", "threshold", "scale")
         _refuse_options(options, adapter_options, "an adapter")
         reader = make_instance_reader(model)
         if reader is None:
@@ -168,7 +177,20 @@ def load_audited_model(
     if options.weights is not None:
         is_users_model = loaded.model is model
         loaded = _change_weights(loaded, options.weights, options.seed, must_copy=is_users_model)
+    if options.region_size is not None and not isinstance(loaded.tokenizer, ImageReader):
+        raise AttnProbeError(
+            f"--region-size {options.region_size} is only for models that read images, but "
+            f"{loaded.name} reads none. Leave out --region-size."
+        )
+    image_size = None
+    if isinstance(loaded.tokenizer, ImageReader) and examples is not None:
+        reader = loaded.tokenizer.adapt_to_size(examples)
+        if reader.shape != loaded.tokenizer.shape:
+            image_size = reader.shape[1:]
+            loaded = replace(loaded, tokenizer=reader)
     adapter_arguments = {
+        "image_size": image_size,
+        "region_size": options.region_size,
         "dtype": None if options.dtype is None else getattr(torch, options.dtype),
         "level": options.level,
         **_build_head_options(loaded, options, spread, unit),
@@ -190,6 +212,18 @@ def load_audited_model(
         has_number_unit=not adapter.prediction.is_number or bool(options.scale or spread),
         make_float32_adapter=make_float32_adapter,
     )
+
+
+def explains_tokens(adapter: AttentionModelBase) -> bool:
+    """Return whether the units of a model are the tokens of its tokenizer, instead of words.
+
+    Classifiers of this package and users' adapters call their units "token" too, but each of these
+    tokens is a word.
+
+    Args:
+        adapter: The adapter of the model.
+    """
+    return isinstance(adapter, TransformerAdapter) and adapter.level == "token"
 
 
 def check_number_unit(audited_model: AuditedModel) -> None:

@@ -94,6 +94,7 @@ def build_identity(
         "groups": options.groups,
         "head_sets": list_head_set_names(adapter),
         "level": options.level or "default",
+        **({} if options.region_size is None else {"region_size": options.region_size}),
         "truncate": options.truncate,
         "dtype": options.dtype or "default",
         "prediction": dataclasses.asdict(adapter.prediction),

@@ -90,6 +90,12 @@ class AuditOptions(Options):
         "reports which tokens form a word)",
         basic=False,
     )
+    region_size: int | None = option(
+        None,
+        "largest number of rows and columns of patches in a region of an image, which is explained "
+        "and left out as a whole (default: every patch on its own)",
+        basic=False,
+    )
     predicts: Literal["auto", "probability", "number"] = option(
         "auto",
         "meaning of a single logit: the log-odds of a probability, or a number (default: according "

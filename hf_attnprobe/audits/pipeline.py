@@ -18,7 +18,8 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.audits.audited_model import ModelLike, get_number_format
+from hf_attnprobe.adapters.transformer.layout import get_image_shape
+from hf_attnprobe.audits.audited_model import ModelLike, explains_tokens, get_number_format
 from hf_attnprobe.audits.cost_model import AuditProgress, Step, get_cost_class
 from hf_attnprobe.audits.example_selection import select_example_texts
 from hf_attnprobe.audits.options import (
@@ -64,7 +65,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.rows import PREDICTION_TEST, STOPPING_KEY, Rows
 from hf_attnprobe.statistics.summary import compute_accuracy, select_predictions
 from hf_attnprobe.statistics.verdicts import ANSWER_SET, CLASSIFIER_SET, apply_thresholds
-from hf_attnprobe.statistics.wording import form_plural
+from hf_attnprobe.statistics.wording import TOKEN_UNITS, form_plural
 from hf_attnprobe.storage.folders import (
     mark_folder,
     refuse_outside_link,
@@ -413,13 +414,16 @@ def _list_notes(
     """List the report's notes about unusual texts and models."""
     notes: list[str | None] = [
         describe_unknown_share(provenance["unknown_tokens"]),
-        _describe_level(provenance),
         _describe_single_logit(runner.adapter, predicts),
         _describe_long_passages(runner),
         _describe_grouping(runner),
     ]
     if isinstance(runner.adapter, TransformerAdapter):
-        notes += runner.adapter.describe_unusual_layers()
+        notes += [
+            _describe_image_size(runner.adapter),
+            _describe_regions(runner.adapter),
+            *runner.adapter.describe_unusual_layers(),
+        ]
     return tuple(note for note in notes if note is not None)
 
 
@@ -442,12 +446,32 @@ def _describe_grouping(runner: AuditRunner) -> str | None:
     )
 
 
-def _describe_level(provenance: Mapping[str, Any]) -> str | None:
-    """Return the note that tokens are explained, because spaces do not separate words."""
-    note = provenance.get("level_note")
-    if note is None:
+def _describe_image_size(adapter: TransformerAdapter) -> str | None:
+    """Return a note if the images have another size than the one in the model's configuration."""
+    if not adapter.reads_images:
         return None
-    return f'{note[0].upper()}{note[1:]}. In this report, "word" also means such a token.'
+    configured_size, size = (
+        " × ".join(map(str, get_image_shape(model.config)[1:]))
+        for model in (adapter.user_model, adapter.model)
+    )
+    if size == configured_size:
+        return None
+    return (
+        f"Image size: the images have {size} pixels (height × width), but the model's configuration "
+        f"has {configured_size}, so the model interpolates its position embeddings."
+    )
+
+
+def _describe_regions(adapter: TransformerAdapter) -> str | None:
+    """Return a note on the size of regions, if they are the units of the images."""
+    if adapter.patches is None or adapter.unit != "region":
+        return None
+    grid, size = adapter.patches.grid, adapter.patches.region_size
+    return (
+        f"Regions: each image has {grid.n_rows} × {grid.n_columns} patches. They form "
+        f"{len(adapter.patches.regions)} regions of at most {size} × {size} patches, which are left "
+        "out and exchanged as a whole. Attention to a region is the sum over its patches."
+    )
 
 
 def list_training_overlap_notes(model: str, provenance: Mapping[str, Any]) -> list[str]:
@@ -590,17 +614,16 @@ def build_provenance(
     unsupported_tests = list_unsupported_tests(adapter)
     if unsupported_tests:
         provenance[UNSUPPORTED_TESTS_KEY] = unsupported_tests
-    # Classifiers of this package and users' adapters call their units "token" too, but each of these
-    # tokens is a word.
-    explains_tokens = isinstance(adapter, TransformerAdapter) and adapter.level == "token"
-    if adapter.unit == "sentence" or explains_tokens:
-        provenance["units"] = f"{adapter.unit}s"
+    if explains_tokens(adapter):
+        provenance["units"] = TOKEN_UNITS
+    if adapter.unit == "sentence":
+        provenance["units"] = "sentences"
     if adapter.instance_column is not None or adapter.reads_images:
         provenance["instance"] = adapter.unit
     if adapter.reads_images:
         provenance["input"] = "image"
     if adapter.prediction.kind == "answer":
-        provenance["units"] = f"{adapter.unit}s of the prompt"
+        provenance["units"] = f"{form_plural(adapter.unit)} of the prompt"
     if adapter.segment is not None:
         provenance["attended"] = adapter.segment
     return provenance

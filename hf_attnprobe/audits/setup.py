@@ -375,6 +375,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         get_process_state().device,
         spread=label_spread,
         unit=data.units if isinstance(data, Answers) else None,
+        examples=examples,
     )
     _set_unit(audited_model, data)
     attention_map = None
@@ -801,9 +802,9 @@ def _attach_user_scores(
 ) -> TokenizedSplit:
     """Attach another explainer's scores to the units in the encoded texts."""
     tokenizer = audited_model.tokenizer
-    if isinstance(tokenizer, ImageReader) or "choices" in examples.column_names:
+    if "choices" in examples.column_names:
         raise AttnProbeError(
-            "scores can be evaluated for texts, passages and bags, but not for images or texts with "
+            "scores can be evaluated for texts, passages, bags and images, but not for texts with "
             "choices"
         )
     scores_by_id = read_scores(scores, [text.example_id for text in tokenized.texts])

@@ -18,10 +18,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
-from hf_attnprobe.adapters.transformer.image_patches import (
-    compute_patch_centres,
-    list_patch_names,
-)
+from hf_attnprobe.adapters.transformer.image_patches import name_region
+from hf_attnprobe.audits.audited_model import explains_tokens
 from hf_attnprobe.audits.split_samples import measure_noise_floor
 from hf_attnprobe.data.instances import COORDINATES_COLUMN
 from hf_attnprobe.faithfulness.options import Knockout
@@ -262,15 +260,21 @@ def locate_units(
         scale_x, scale_y = width / image.width, height / image.height
         stream = io.BytesIO()
         image.resize((width, height)).save(stream, format="PNG", optimize=True)
-        positions = [(x * scale_x, y * scale_y) for x, y in compute_patch_centres(grid)]
+        positions, cells = [], []
+        for region in model.patches.regions:
+            rows, columns = region.find_pixels(grid)
+            centre = (columns.start + columns.stop) / 2, (rows.start + rows.stop) / 2
+            positions.append((centre[0] * scale_x, centre[1] * scale_y))
+            region_width, region_height = columns.stop - columns.start, rows.stop - rows.start
+            cells.append((region_width * scale_x, region_height * scale_y))
         unit_map = UnitMap(
             unit=model.unit,
             input_name="image",
             positions=tuple(positions),
-            cell=(grid.width * scale_x, grid.height * scale_y),
+            cells=tuple(cells),
             picture=base64.b64encode(stream.getvalue()).decode(),
         )
-        return tuple(list_patch_names(grid)), unit_map
+        return tuple(map(name_region, model.patches.regions)), unit_map
     coordinates = [(float(x), float(y)) for x, y in row[COORDINATES_COLUMN]]
     names = tuple(f"{model.unit} {index}" for index in range(len(coordinates)))
     return names, UnitMap(unit=model.unit, input_name="bag", positions=tuple(coordinates))
@@ -511,6 +515,7 @@ class Explainer:
             attention_of=self.attention_of,
             speaks_for=self._name_explained_class(observation),
             unit_map=unit_map,
+            level="token" if explains_tokens(self.model) else "word",
         )
 
     def _render_tokens(

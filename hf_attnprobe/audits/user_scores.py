@@ -25,6 +25,7 @@ from hf_attnprobe.data.sources import FILE_FORMATS, is_data_file, read_data_file
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import InputReader, Text
 from hf_attnprobe.protocol import AttentionModelBase
+from hf_attnprobe.statistics.wording import form_plural
 
 
 WORD_START_MARKS = "Ġ▁ "
@@ -338,13 +339,13 @@ def attach_scores(
     tokenizer: PreTrainedTokenizerBase | InputReader,
     string_by_id: Mapping[int, str],
 ) -> list[Text]:
-    """Attach a score to the first token of every unit, in all texts, or to every instance of bags.
+    """Attach a score to the first token of every unit, in all texts, bags or images.
 
     Args:
         texts: The texts as tokens.
         scores_by_id: User-provided scores, by text id.
         adapter: The audited model.
-        tokenizer: The model's tokenizer, or the reader of bags.
+        tokenizer: The model's tokenizer, or the reader of bags or images.
         string_by_id: The original texts by id.
 
     Returns:
@@ -370,7 +371,7 @@ def attach_scores(
                 )
         units = _list_unit_tokens(text, adapter, tokenizer.pad_token_id or 0)
         if isinstance(tokenizer, InputReader):
-            unit_scores = _select_instance_scores(text, scores)
+            unit_scores = _select_instance_scores(text, scores, len(units), adapter.unit)
         elif scores.sources is not None:
             unit_scores = _sum_quoted_scores(text, scores, units, tokenizer)
         elif scores.spans is None:
@@ -387,18 +388,31 @@ def attach_scores(
     return texts_with_scores
 
 
-def _select_instance_scores(text: Text, scores: UserScores) -> Sequence[float]:
-    """Return the scores of a bag, or raise AttnProbeError if there is not one for each instance."""
+def _select_instance_scores(
+    text: Text, scores: UserScores, n_instances: int, instance: str
+) -> Sequence[float]:
+    """Return the scores of a bag or an image.
+
+    Args:
+        text: The bag or image.
+        scores: The scores.
+        n_instances: Number of its instances, such as patches.
+        instance: Name of an instance.
+
+    Raises:
+        AttnProbeError: If there is not one score for each instance.
+    """
     if scores.sources is not None or scores.spans is not None or scores.tokens is not None:
         raise _make_score_error(
             text.example_id,
-            "the instances of a bag have no characters, tokens or sources. Provide one score per "
-            "instance, with the columns id, unit and score",
+            "bags and images have no characters, tokens or sources. Provide one score per "
+            f"{instance}, with the columns id, unit and score",
         )
-    if len(scores.values) != text.n_tokens:
+    if len(scores.values) != n_instances:
         raise _make_score_error(
             text.example_id,
-            f"expected one score per instance, {text.n_tokens} in total, got {len(scores.values)}",
+            f"expected one score for each of {n_instances} {form_plural(instance)}, got "
+            f"{len(scores.values)}",
         )
     return scores.values
 

@@ -45,11 +45,17 @@ from hf_attnprobe.documents.blocks import (
     InlineText,
     Link,
     Table,
+    map_texts,
 )
 from hf_attnprobe.documents.markdown import render_markdown_blocks
 from hf_attnprobe.documents.templates import load_templates
 from hf_attnprobe.statistics.verdicts import DISPLAY_ADVICE
-from hf_attnprobe.statistics.wording import Wording, build_wording, rename_units
+from hf_attnprobe.statistics.wording import (
+    Wording,
+    build_wording,
+    find_unit_names,
+    rename_units,
+)
 
 
 NOT_AUDITED = (
@@ -559,7 +565,7 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
     ]
     sentences += [finding.sentence for finding in audit.findings]
     wording = build_wording(audit.provenance.get("prediction"))
-    return [
+    blocks: list[Block] = [
         (
             f"Audit of {wording.format_text_count(audit.n_texts, audit.n_distinct)} from ",
             Code(data.name),
@@ -569,6 +575,10 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
         [*sentences, *audit.notes],
         list(_iterate_notes(audit)),
     ]
+    names = find_unit_names(audit.provenance)
+    if names is None:
+        return blocks
+    return map_texts(blocks, lambda text: rename_units(text, *names))
 
 
 def describe_answered_texts(audit: AuditSummary, wording: Wording) -> str:

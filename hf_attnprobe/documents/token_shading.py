@@ -44,8 +44,8 @@ RANKING_MEANINGS = {
 }
 """Maps each ranking to the explanation of its scores in a report.
 
-``{unit}`` is replaced by "word", or by a prompt's unit such as "sentence". ``{output}`` is replaced
-by "prediction" or "answer".
+``{unit}`` is replaced by the name of one unit, such as "word" or "sentence". ``{output}`` is replaced by
+"prediction" or "answer".
 """
 
 MAP_TITLES = {"attention": "attention", "leave_one_out": "effect of leaving out"}
@@ -168,10 +168,7 @@ def describe_attention_share(text: HighlightedText) -> list[str]:
     notes = [text.attention_of] if text.attention_of else []
     share = sum(text.scores["attention"])
     if share < MAX_MENTIONED_SHARE:
-        units = f"{text.unit or 'word'}s"
-        if text.unit_map is not None:
-            units = form_plural(text.unit_map.unit)
-        notes.append(f"{share:.0%} of it on these {units}")
+        notes.append(f"{share:.0%} of it on these {form_plural(text.unit_noun)}")
     return notes
 
 
@@ -310,7 +307,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
         largest_score = max((abs(score) for score in scores if not math.isnan(score)), default=0.0)
         is_signed = name in SIGNED_RANKINGS
         output = "answer" if text.unit else "prediction"
-        meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit or "word", output=output)
+        meaning = RANKING_MEANINGS.get(name, "").format(unit=text.unit_noun, output=output)
         if scores and largest_score < NEGLIGIBLE_SCORE:
             # Shading is relative to the largest score, which would exaggerate tiny scores.
             meaning = "all below 1e-6"

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import (
     TYPE_CHECKING,
@@ -722,7 +722,7 @@ class ImageReader(InputReader):
     Attributes:
         processor: The model's image processor; None if it has none. A column ``pixel_values`` needs
             no processor.
-        shape: Channels, height and width of the model's input.
+        shape: Channels, height and width of all images that the model reads in an audit.
     """
 
     processor: Any
@@ -750,7 +750,11 @@ class ImageReader(InputReader):
             can_convert = mode is not None and hasattr(image, "convert")
             converted_images.append(image.convert(mode) if can_convert else image)
         try:
-            return list(self.processor(converted_images, return_tensors="pt")["pixel_values"])
+            # Images are processed one by one, as in a pipeline. The results may differ in size.
+            return [
+                self.processor([image], return_tensors="pt")["pixel_values"][0]
+                for image in converted_images
+            ]
         # A processor may raise arbitrary exceptions.
         except Exception as error:
             raise AttnProbeError(
@@ -785,6 +789,26 @@ class ImageReader(InputReader):
             return Image.fromarray(levels.permute(1, 2, 0).numpy())
         return Image.fromarray(levels.float().mean(0).to(torch.uint8).numpy())
 
+    def adapt_to_size(self, examples: "datasets.Dataset") -> "ImageReader":
+        """Return a reader for the size of the processed images, which may not be the model's size.
+
+        Args:
+            examples: Examples with an image column. All images must have the size of the first one.
+
+        Returns:
+            A reader for images of this size. If the first image does not have the model's number of
+            channels, this reader is returned.
+
+        Raises:
+            AttnProbeError: If there is no image column or no image processor, or if the first image
+                cannot be read.
+        """
+        (pixels,) = self._read_pixels(examples.select(range(1)))
+        if pixels.dim() != 3 or len(pixels) != self.shape[0]:
+            return self
+        n_channels, height, width = pixels.shape
+        return replace(self, shape=(n_channels, height, width))
+
     def read(self, examples: "datasets.Dataset") -> Tensor:
         """Read the pixels of all images in a data set.
 
@@ -795,9 +819,22 @@ class ImageReader(InputReader):
             Pixels, `[images, channels, height, width]`.
 
         Raises:
-            AttnProbeError: If there is no image column or no image processor, or if the images do
-                not have the model's input shape.
+            AttnProbeError: If there is no image column or no image processor, or if an image does
+                not have the shape of this reader.
         """
+        pixels = self._read_pixels(examples)
+        for row, image in enumerate(pixels):
+            if tuple(image.shape) != self.shape:
+                raise AttnProbeError(
+                    f"expected pixels of shape {list(self.shape)} (channels, height, width), "
+                    f"but row {row} has {list(image.shape)}. All images must have the same size. "
+                    "Use an image processor that resizes or crops images to one size, such as "
+                    'size={"height": 224, "width": 224}.'
+                )
+        return torch.stack(pixels)
+
+    def _read_pixels(self, examples: "datasets.Dataset") -> list[Tensor]:
+        """Read the pixels of each image, which may differ in shape; see `read`."""
         column = find_image_column(examples.column_names)
         if column is None:
             raise AttnProbeError(
@@ -806,23 +843,13 @@ class ImageReader(InputReader):
             )
         images = read_image_column(examples, column)
         if column == "pixel_values":
-            pixels = [torch.as_tensor(image, dtype=torch.float32) for image in images]
-        elif self.processor is None:
+            return [torch.as_tensor(image, dtype=torch.float32) for image in images]
+        if self.processor is None:
             raise AttnProbeError(
                 f"the column {column!r} needs the image processor of the model, but it "
                 "cannot be loaded. Install torchvision, or provide a column 'pixel_values'."
             )
-        else:
-            pixels = self._process(images, column)
-        for row, image in enumerate(pixels):
-            if tuple(image.shape) != self.shape:
-                raise AttnProbeError(
-                    f"expected pixels of shape {list(self.shape)} (channels, height, width), "
-                    f"but row {row} has {list(image.shape)}. Provide the output of the image "
-                    "processor. If the model reads images of any size, like DINOv2, set image_size in "
-                    "its configuration to the size of the images."
-                )
-        return torch.stack(pixels)
+        return self._process(images, column)
 
 
 @dataclass(frozen=True)

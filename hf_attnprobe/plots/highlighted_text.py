@@ -54,14 +54,14 @@ class UnitMap:
         unit: name of one unit, such as "patch".
         input_name: name of the input, "image" or "bag".
         positions: centre of each unit: x, then y. The y axis points downwards, as in images.
-        cell: width and height of a unit, in the unit of the positions; None if they are unknown.
+        cells: width and height of each unit, in the unit of the positions; empty if unknown.
         picture: the image as a PNG file in base64; empty without an image. Positions are in pixels.
     """
 
     unit: str
     input_name: str
     positions: tuple[tuple[float, float], ...] = field(repr=False)
-    cell: tuple[float, float] | None = None
+    cells: tuple[tuple[float, float], ...] = field(default=(), repr=False)
     picture: str = field(default="", repr=False)
 
 
@@ -89,6 +89,7 @@ class HighlightedText:
         speaks_for: the class or answer that positive scores support; empty for the prediction.
         around: for a prompt, the text before each unit and after the last unit.
         unit: name of a prompt's units, such as "sentence"; empty for other texts.
+        level: name of the units of a text that is not a prompt, "word" or "token".
         matters: positions of the units whose deletion costs the answer more than noise; None if
             not measured.
         is_greedy: whether the model itself generates the answer; None if not measured.
@@ -125,6 +126,7 @@ class HighlightedText:
     noise: tuple[float, ...] = ()
     unit_map: UnitMap | None = None
     least_effect: float | None = None
+    level: str = "word"
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
@@ -154,6 +156,13 @@ class HighlightedText:
         if self.unit_map is not None:
             return f"{self.unit_map.input_name.capitalize()} {self.example_id}"
         return f"{'Prompt' if self.around else 'Text'} {self.example_id}"
+
+    @property
+    def unit_noun(self) -> str:
+        """Noun for one unit of the input, such as "word", "sentence" or "patch"."""
+        if self.unit_map is not None:
+            return self.unit_map.unit
+        return self.unit or self.level
 
     @property
     def displayed_reason(self) -> str:

@@ -889,7 +889,7 @@ def _colour_scores(scores: Sequence[float], *, is_signed: bool) -> np.ndarray:
 def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
     """Draw patches as coloured rectangles, and instances without a size as circles."""
     positions = np.asarray(unit_map.positions, dtype=np.float64)
-    if unit_map.cell is None:
+    if not unit_map.cells:
         # The area, in square points, shrinks with the number of instances.
         area = float(np.clip(9000 / len(positions), 2, 60))
         circles = panel.scatter(
@@ -902,10 +902,12 @@ def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
         )
         circles.set_rasterized(len(positions) > MAX_VECTOR_INSTANCES)
         return
-    half_cell = np.array(unit_map.cell) / 2
     # Matplotlib draws the first pixel around the position 0.
-    corners = positions - half_cell - 0.5
-    rectangles = [mpl.patches.Rectangle(tuple(corner), *unit_map.cell) for corner in corners]
+    corners = positions - np.array(unit_map.cells) / 2 - 0.5
+    rectangles = [
+        mpl.patches.Rectangle(tuple(corner), *cell)
+        for corner, cell in zip(corners, unit_map.cells, strict=True)
+    ]
     # Without anti-aliasing, neighbouring rectangles have no visible gap.
     collection = PatchCollection(rectangles, facecolors=colours, linewidths=0, antialiaseds=False)
     collection.set_rasterized(len(rectangles) > MAX_VECTOR_INSTANCES)

@@ -25,6 +25,7 @@ from hf_attnprobe.documents.blocks import (
     Section,
     Strong,
     Table,
+    UserText,
     build_glossary,
 )
 from hf_attnprobe.faithfulness.registry import load_tests
@@ -81,7 +82,12 @@ from hf_attnprobe.statistics.verdicts import (
     choose_question_set,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording, form_plural, format_distinct_count
+from hf_attnprobe.statistics.wording import (
+    TOKEN_UNITS,
+    Wording,
+    form_plural,
+    format_distinct_count,
+)
 from hf_attnprobe.storage.provenance import (
     flatten_settings,
     format_all_commands,
@@ -176,8 +182,7 @@ def build_audit_document(report: AuditResult) -> Document:
 def _format_texts_title(displayed_texts: Sequence[HighlightedText], words: Wording) -> str:
     """Return the heading above the example texts, such as "Three texts"."""
     # The index of a title is the number of texts. With 0 texts, the title is the plural.
-    texts = words.texts
-    singular = texts.removesuffix("s")
+    texts, singular = words.texts, words.text_noun
     titles = (texts, f"one {singular}", f"two {texts}", f"three {texts}")
     n_visible = min(len(displayed_texts), N_VISIBLE_TEXTS)
     return titles[n_visible].capitalize()
@@ -246,7 +251,13 @@ def describe_units(report: AuditResult) -> list[str]:
             f"{fixed} text stays unchanged. Edits of attention concern both texts."
         )
     units = report.provenance.get("units")
-    if units is not None:
+    if units == TOKEN_UNITS:
+        notes.append("The units of this report are the tokens of the model's tokenizer.")
+        level_note = report.provenance.get("level_note")
+        if level_note is not None:
+            # This sentence is about words and tokens, so no noun in it is replaced.
+            notes.append(UserText(f"{level_note[0].upper()}{level_note[1:]}."))
+    elif units is not None:
         notes.append(
             f"This model's attention weighs {units}. They take the role of tokens in this report."
         )
@@ -678,6 +689,8 @@ def build_provenance_section(report: AuditResult) -> Section:
         Code("pip install ."),
         f" there. {STORED_NUMBERS_NOTE}",
     )
+    # Settings are printed as they are stored, also if the units of the report are not words.
+    settings = [tuple(map(UserText, pair)) for pair in flatten_settings(provenance)]
     return Section(
         "How to repeat this audit",
         [
@@ -687,7 +700,7 @@ def build_provenance_section(report: AuditResult) -> Section:
             installation,
             Collapsible(
                 "All settings",
-                [Table(["setting", "value"], [*flatten_settings(provenance)], sortable=False)],
+                [Table(["setting", "value"], settings, sortable=False)],
             ),
         ],
         id="origin",

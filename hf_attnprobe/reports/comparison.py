@@ -22,6 +22,7 @@ from hf_attnprobe.documents.blocks import (
     Table,
     UserText,
     build_glossary,
+    map_texts,
 )
 from hf_attnprobe.documents.formats import DocumentedResult, format_json
 from hf_attnprobe.plots.chart import HeatMap
@@ -49,7 +50,7 @@ from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
 from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, PATH_SHARE_STATISTIC, LayerHead
 from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
-from hf_attnprobe.statistics.wording import format_distinct_count
+from hf_attnprobe.statistics.wording import find_unit_names, format_distinct_count
 
 
 COMPARISON_SCHEMA_VERSION = 2
@@ -113,7 +114,12 @@ class AuditComparison(DocumentedResult):
 
     def build_document(self) -> Document:
         """Build the document that all output formats print."""
-        return _build_document(self)
+        document = _build_document(self)
+        unit_names = {find_unit_names(report.provenance) for report in self.reports}
+        # Audits with different units, such as words and tokens, are compared in terms of words.
+        if len(unit_names) != 1 or None in unit_names:
+            return document
+        return map_texts(document, self.reports[0].rename_units)
 
     def to_json(self) -> str:
         """Return all results as JSON, including long lists that a page omits."""

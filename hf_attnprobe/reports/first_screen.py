@@ -268,7 +268,7 @@ def describe_source_hits(report: AuditResult) -> str | None:
         return None
     counts = {name: share * source.n for name, share in source.yardsticks.items()}
     best_baseline = max(UNIT_BASELINES, key=lambda name: counts[name])
-    unit = report.words.units.removesuffix("s")
+    unit = report.words.unit_noun
     # The keys of a dictionary contain each baseline once.
     baselines = dict.fromkeys(["chance", "longest", best_baseline])
     baseline_counts = [
@@ -297,7 +297,7 @@ def describe_missing_sources(report: AuditResult) -> str:
     losses = np.stack([evidence.get_values(name) for name in names])
     largest_losses = np.nan_to_num(losses, nan=-np.inf).max(0)
     n_without = int((largest_losses < MIN_SOURCE_LOSS).sum())
-    unit = report.words.units.removesuffix("s")
+    unit = report.words.unit_noun
     sentences = []
     if n_without:
         prompts = report.words.format_text_count(len(largest_losses))
@@ -328,7 +328,7 @@ def describe_position_bias(report: AuditResult) -> str:
     bias = report.position_bias
     if bias is None:
         return ""
-    unit = report.words.units.removesuffix("s")
+    unit = report.words.unit_noun
     texts = report.words.format_text_count(bias.n)
     explained = "answer" if report.words.kind == "answer" else "prediction"
     return (
@@ -546,7 +546,7 @@ def _describe_interchange(report: AuditResult) -> str:
     control = find_model_statistic(report, "follows@other")
     if attended is None or control is None or min(attended.n, control.n) < MIN_DISPLAYED_TEXTS:
         return ""
-    unit = report.words.units.removesuffix("s")
+    unit = report.words.unit_noun
     return (
         f"Swapping the most attended {unit} flips {attended.mean:.0%} of predictions, another {unit} "
         f"{control.mean:.0%}."

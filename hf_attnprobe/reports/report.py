@@ -42,7 +42,7 @@ from hf_attnprobe.statistics.rows import (
     select_counted_rows,
 )
 from hf_attnprobe.statistics.summary import Statistic, find_model_site, summarize
-from hf_attnprobe.statistics.wording import Wording, build_wording
+from hf_attnprobe.statistics.wording import Wording, build_wording, find_unit_names
 from hf_attnprobe.storage.folders import find_differences, write_atomically
 from hf_attnprobe.storage.provenance import (
     DISTINCT_TEXTS_KEY,
@@ -108,7 +108,7 @@ class Report(AuditResult, DocumentedResult):
     def build_document(self) -> Document:
         """Build the document that all output formats print."""
         document = build_audit_document(self)
-        if self.instance is None:
+        if find_unit_names(self.provenance) is None:
             return document
         return map_texts(document, self.rename_units)
 

@@ -35,7 +35,7 @@ from hf_attnprobe.statistics.verdicts import (
     conclude,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording, build_wording, rename_units
+from hf_attnprobe.statistics.wording import Wording, build_wording, find_unit_names, rename_units
 from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
 
 
@@ -101,16 +101,15 @@ class AuditResult:
         return self.provenance.get("input", "bag")
 
     def rename_units(self, sentences: str) -> str:
-        """Replace words and texts in sentences by the names of instances and inputs.
+        """Replace words and texts in sentences by the names of this audit's units and inputs.
 
-        Sentences about texts are not changed.
+        Sentences about words are not changed.
 
         Args:
             sentences: prose of the report.
         """
-        if self.instance is None:
-            return sentences
-        return rename_units(sentences, self.instance, self.input_name)
+        names = find_unit_names(self.provenance)
+        return sentences if names is None else rename_units(sentences, *names)
 
     @property
     def predicts(self) -> str:
@@ -286,7 +285,7 @@ def _convert_verdict(report: AuditResult) -> dict:
         "question": MAIN_QUESTION,
         "answer": str(conclusion.answer),
         "sentence": None if sentence is None else report.rename_units(sentence),
-        "why": report.words.fill(conclusion.why),
+        "why": report.rename_units(report.words.fill(conclusion.why)),
         "findings": convert_to_plain(findings),
     }
 

@@ -11,6 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 
+TOKEN_UNITS = "tokens"
+"""Entry "units" in the provenance of an audit whose units are the tokens of the model's tokenizer.
+
+Without this entry, the units are words, or the instances that the entry "instance" names.
+"""
+
 PROBABILITY_UNIT = "of probability"
 """Words that reports print after a change of a probability, as in ".20 of probability"."""
 
@@ -52,8 +58,8 @@ class Wording:
         aside: remark that follows such a change, for example that it is a mean over labels.
         loss_title: axis title for losses.
         top_probability_name: name for the probability of the predicted outcome.
-        units: noun for the units to which the model attends.
-        texts: noun for the audited inputs.
+        units: plural noun for the units to which the model attends, formed with "s".
+        texts: plural noun for the audited inputs, formed with "s".
     """
 
     kind: str = "classes"
@@ -97,8 +103,18 @@ class Wording:
         Returns:
             Number and noun.
         """
-        noun = self.texts.removesuffix("s") if n == 1 else self.texts
+        noun = self.text_noun if n == 1 else self.texts
         return format_distinct_count(n, n_distinct, noun=f" {noun}")
+
+    @property
+    def unit_noun(self) -> str:
+        """Noun for one unit, such as "word" or "passage"."""
+        return self.units.removesuffix("s")
+
+    @property
+    def text_noun(self) -> str:
+        """Noun for one audited input: "text" or "prompt"."""
+        return self.texts.removesuffix("s")
 
     @property
     def is_number(self) -> bool:
@@ -215,7 +231,7 @@ def build_wording(prediction: Mapping[str, Any] | None, *, unit: str = "") -> Wo
 
 
 RENAMED_NOUNS = re.compile(
-    r"(?<![\w/.=-])(?<!special )(?<!class )(?P<article>[Aa] )?(?P<noun>(?:[Ww]ord|[Tt]oken|[Tt]ext)s?)(?![\w/=]|[.-]\w)"
+    r"(?<![\w/.=-])(?<!special )(?<!class )(?<!--level )(?P<article>[Aa] )?(?P<noun>(?:[Ww]ord|[Tt]oken|[Tt]ext)s?)(?![\w/=]|[.-]\w)"
 )
 """Matches the nouns for units and inputs, with an indefinite article in front of a singular.
 
@@ -237,15 +253,15 @@ def form_plural(noun: str) -> str:
 
 
 def rename_units(sentences: str, unit: str, input_name: str = "bag") -> str:
-    """Replace words and texts in sentences by instances and bags, or by patches and images.
+    """Replace words and texts in sentences by instances and bags, patches and images, or tokens.
 
-    All sentences of reports are written for texts. For other data, the name of an instance replaces
-    "word" and "token", and the name of the input replaces "text".
+    All sentences of reports are written for texts whose units are words. For other units, their name
+    replaces "word" and "token", and the name of the input replaces "text".
 
     Args:
         sentences: prose of a report.
-        unit: name of one instance, such as "patch".
-        input_name: name of one input, "bag" or "image".
+        unit: name of one unit, such as "patch" or "token".
+        input_name: name of one input: "bag", "image" or "text".
 
     >>> rename_units("A text has words. Each word is a token of --text-column.", "item")
     'A bag has items. Each item is an item of --text-column.'
@@ -266,6 +282,21 @@ def rename_units(sentences: str, unit: str, input_name: str = "bag") -> str:
         return article + new_noun
 
     return RENAMED_NOUNS.sub(replace_noun, sentences)
+
+
+def find_unit_names(provenance: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Find the names of one unit and of one input of an audit, such as "patch" and "image".
+
+    Args:
+        provenance: the audit's record of its model, data and options.
+
+    Returns:
+        Both names; None if the units are words, so that no sentence needs to be changed.
+    """
+    instance = provenance.get("instance")
+    if instance is not None:
+        return instance, provenance.get("input", "bag")
+    return ("token", "text") if provenance.get("units") == TOKEN_UNITS else None
 
 
 def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:

@@ -20,7 +20,6 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import pooling
 from hf_attnprobe.audits import setup
-from hf_attnprobe.statistics.wording import rename_units
 from hf_attnprobe.training.run import train
 from tests.helpers.bag_models import (
     BypassAdapter,
@@ -155,13 +154,6 @@ def test_a_registered_module_needs_no_tokenizer():
         audit(model, [{"text": "a fine film", "label": 0}], "permutation", progress=False)
     with refuses("one noun"):
         audit(model, Data(make_bags(4, 0), unit="Two words"), "permutation", progress=False)
-
-
-def test_renaming_leaves_options_and_paths_alone():
-    renamed = rename_units(
-        "A word of a text in /data/text/x with --text-column is a token.", "item"
-    )
-    assert renamed == "An item of a bag in /data/text/x with --text-column is an item."
 
 
 # --- other ways to audit bags ------------------------------------------------------------------

@@ -13,8 +13,9 @@ from transformers import (
     ViTImageProcessor,
     pipeline,
 )
+from transformers.image_utils import load_image
 
-from hf_attnprobe import audit
+from hf_attnprobe import AuditOptions, audit, build_tokenizer, evaluate_scores
 from hf_attnprobe.data.examples import compute_dataset_fingerprint, load_examples
 from tests.helpers import tiny_models
 from tests.helpers.error_messages import refuses
@@ -127,6 +128,104 @@ def test_images_of_all_colour_modes_are_read_as_a_pipeline_reads_them(image_fold
     assert len(own) == len(MODES)
     expected = [classify(file, top_k=1)[0]["score"] for file in files]
     assert own.tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def save_rotated_image(path):
+    """Save an image whose EXIF orientation states that it must be turned by a quarter."""
+    generator = np.random.default_rng(5)
+    image = Image.fromarray(generator.integers(0, 255, (14, 10, 3), dtype=np.uint8))
+    exif = Image.Exif()
+    exif[274] = 6
+    path.parent.mkdir(parents=True)
+    image.save(path, exif=exif)
+
+
+def test_images_of_another_size_and_orientation_are_read_as_the_model_reads_them(tmp_path):
+    """The processor resizes to another size than the model's, so positions are interpolated."""
+    file = tmp_path / "images" / "test" / "cat" / "rotated.jpg"
+    save_rotated_image(file)
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**SIZES)).eval()
+    processor = ViTImageProcessor(size={"height": 16, "width": 20})
+    upright = load_image(str(file))
+    assert upright.size == (14, 10)
+    pixels = processor(upright, return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        probs = model(pixels, interpolate_pos_encoding=True).logits.softmax(-1)
+    with Image.open(file) as image:
+        image.load()
+    for data in (str(tmp_path / "images"), [{"image": image, "label": 0}]):
+        report = audit(model, data, "uniform_attention", tokenizer=processor, progress=False)
+        frame = report.to_pandas()
+        values = frame[frame.statistic == "probability"].value
+        assert values.tolist() == pytest.approx(probs.amax(-1).tolist(), abs=1e-6)
+    assert "the images have 16 × 20 pixels (height × width)" in report.to_markdown()
+    assert model.config.image_size == 12
+
+
+def test_regions_of_patches_are_the_units_of_a_report(rows):
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**SIZES)).eval()
+    options = AuditOptions(region_size=2, single_heads=False, shown_texts=1)
+    report = audit(model, rows, ["permutation"], options=options, progress=False)
+    output = " ".join(report.to_text(verbose=True).split())
+    note = "each image has 3 × 3 patches. They form 4 regions of at most 2 × 2 patches"
+    assert note in output
+    assert "The model attends to their regions" in output
+    (example,) = report.examples[:1]
+    assert example.tokens[0] == "row 1, column 1"
+    assert example.tokens[3] == "rows 2 to 3, columns 2 to 3"
+    assert example.unit_map.cells == ((4, 4), (8, 4), (4, 8), (8, 8))
+    assert example.unit_map.positions[3] == (8, 8)
+    text_model = tiny_models.bert()
+    with refuses("--region-size 2 is only for models that read images"):
+        audit(
+            text_model,
+            [{"text": "a film", "label": 0}],
+            options=options,
+            tokenizer=build_tokenizer(["a film"]),
+            progress=False,
+        )
+
+
+@torch.no_grad()
+def compute_own_losses(model, image):
+    """Return the loss of probability without the token of each patch, with a hook written by hand."""
+    probs = model(image[None]).logits.softmax(-1)[0]
+    losses = []
+    for patch in range(9):
+        remaining = [0, *(1 + other for other in range(9) if other != patch)]
+        hook = model.vit.layers[0].register_forward_pre_hook(
+            lambda block, args, remaining=remaining: (args[0][:, remaining], *args[1:])
+        )
+        shortened_probs = model(image[None]).logits.softmax(-1)[0]
+        hook.remove()
+        losses.append(float((probs - shortened_probs)[probs.argmax()]))
+    return losses
+
+
+def test_saliency_values_of_patches_are_evaluated(rows, pixels):
+    torch.manual_seed(0)
+    model = ViTForImageClassification(ViTConfig(**SIZES)).eval()
+    scores = [compute_own_losses(model, torch.tensor(image)) for image in pixels]
+    options = AuditOptions(single_heads=False)
+    report = evaluate_scores(model, rows, scores, "scale", options=options, progress=False)
+    frame = report.to_pandas()
+    importance = frame[frame.test == "scale"].groupby("statistic").value.mean()
+    assert importance["importance@given"] > 0.7
+    assert importance["importance@given"] > importance["importance@attention"] + 0.3
+    with refuses("expected one score for each of 9 patches, got 8"):
+        evaluate_scores(model, rows, [image[1:] for image in scores], "scale", progress=False)
+
+
+def test_images_of_different_sizes_after_processing_are_refused(model, image_folder):
+    def keep_size(images, return_tensors):
+        return Processor()([image.resize((12, image.height)) for image in images], return_tensors)
+
+    sizes = np.random.default_rng(6).integers(0, 255, (2, 16, 12, 3), dtype=np.uint8)
+    rows = [{"image": Image.fromarray(image[: 12 + 4 * k])} for k, image in enumerate(sizes)]
+    with refuses(r"row 1 has \[3, 16, 12\]\. All images must have the same size"):
+        audit((model, keep_size), rows, progress=False)
 
 
 def test_greyscale_models_read_colour_images(image_folder):

@@ -1,6 +1,8 @@
 """Audits of texts whose words are not separated by spaces."""
 
+import json
 import logging
+import re
 
 import pandas as pd
 import pytest
@@ -8,7 +10,9 @@ import pytest
 from hf_attnprobe import AuditOptions, audit
 from hf_attnprobe.adapters import wrap
 from hf_attnprobe.integrations.pipeline import TextExplainer
+from hf_attnprobe.reports.result import convert_report_to_json
 from tests.helpers.chinese_texts import KEYS, build_chinese_model, make_chinese_rows
+from tests.helpers.page_reader import Reader
 
 
 OPTIONS = AuditOptions(single_heads=False)
@@ -35,7 +39,13 @@ def test_tokens_are_explained_without_any_option(chinese, caplog):
     assert importance.answer == "yes" and "tokens with more attention" in str(report)
     told = " ".join(report.to_text(verbose=True).split())
     assert "Spaces do not separate the words" in told
-    assert '"word" also means such a token' in told
+    # Every other sentence of all formats says "token".
+    findings = json.dumps(convert_report_to_json(report)["findings"])
+    for output in (told, report.to_markdown(), Reader(report.to_html()).words, findings):
+        sentences = re.sub(r"[Ss]paces do not[^(]+\([^)]+\)", "", output)
+        assert "token" in sentences
+        assert not re.search(r".{0,40}\bwords?\b.{0,40}", sentences)
+    assert "point at a token to see its score" in report.to_html()
     # The command repeats the choice.
     assert report.provenance["asked_for"]["level"] == "token"
 

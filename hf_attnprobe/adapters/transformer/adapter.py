@@ -41,6 +41,7 @@ from hf_attnprobe.adapters.transformer.image_patches import (
     PatchRemover,
     cut_patches,
     paste_patches,
+    repeat_pixels,
 )
 from hf_attnprobe.adapters.transformer.layout import (
     choose_readout,
@@ -235,6 +236,10 @@ class TransformerAdapter(
             configuration.
         scale: Unit in which changes of a predicted number are measured.
         threshold: Number above which a predicted number counts as a positive decision.
+        image_size: Height and width of all images in pixels. None uses the size in the
+            configuration. For any other size, the model interpolates its position embeddings.
+        region_size: Largest number of rows and of columns of patches in a region, which is one unit
+            of an image. By default, every patch is a unit.
 
     Attributes:
         layers: One description per attention layer, with its head count.
@@ -259,7 +264,11 @@ class TransformerAdapter(
         predicts: str = "auto",
         scale: float | None = None,
         threshold: float | None = None,
+        image_size: tuple[int, int] | None = None,
+        region_size: int = 1,
     ) -> None:
+        if region_size < 1:
+            raise AttnProbeError(f"expected region_size to be 1 or more, got {region_size}")
         if level not in (None, *LEVELS):
             raise AttnProbeError(f"expected level to be one of {', '.join(LEVELS)}, got {level!r}")
         # The read-out of a user's own class has been found by running an example.
@@ -272,14 +281,22 @@ class TransformerAdapter(
             mask_id=mask_id,
         )
         PretrainedModelInfo.__init__(self, model)
-        HookedTransformer.__init__(self, model, head, dtype=dtype, tokens_per_pass=tokens_per_pass)
+        HookedTransformer.__init__(
+            self,
+            model,
+            head,
+            dtype=dtype,
+            tokens_per_pass=tokens_per_pass,
+            image_size=image_size,
+        )
         self.label_names = list(head.prediction.class_names)
         self.level, self.mask_id = level, mask_id
         self.unit = level or "word"
         self.patches: PatchRemover | None = None
         if self.layout.n_keys is not None:
-            self.patches = PatchRemover(self)
-            self.unit, self.reads_images = "patch", True
+            self.patches = PatchRemover(self, region_size)
+            self.unit = "patch" if region_size == 1 else "region"
+            self.reads_images = True
         self.pads_left = needs_left_padding(model.config)
 
     @property
@@ -351,7 +368,10 @@ class TransformerAdapter(
             mask, is_special = build_masks(self.model, inputs)
         else:
             mask, is_special = self.patches.build_masks(len(inputs["pixel_values"]))
-        units = find_unit_representatives(self.level, inputs, mask)
+        if self.patches is None:
+            units = find_unit_representatives(self.level, inputs, mask)
+        else:
+            units = self.patches.find_units(len(mask))
         positions = torch.arange(mask.shape[1], device=mask.device)
         content = mask & ~is_special & (units == positions)
         inputs = self.head.add_readout_inputs(inputs, mask, content, self._run)
@@ -431,8 +451,11 @@ class TransformerAdapter(
         if tokenizer_output:
             # The original model receives all choices, so no logits are taken from the batch.
             inputs.pop("choice_logits", None)
+            arguments = {**tokenizer_output, **self.head.fixed_arguments}
+        else:
+            arguments = self.build_arguments(inputs)
         with shorten_model_errors(batch.inputs):
-            result = self.compute_native_output(tokenizer_output or self.build_arguments(inputs))
+            result = self.compute_native_output(arguments)
         scores = self.head.compute_scores(result, inputs)
         precise = torch.promote_types(scores.dtype, torch.float32)
         return self.head.compute_probs(scores.to(precise), inputs)
@@ -720,14 +743,20 @@ class TransformerAdapter(
                 probs[is_edited] = new_probs.to(probs.dtype)
             return probs
 
-        sets = (left_out & observation.batch.content_mask)[..., patches.n_special :]
+        is_left_out = self._spread_over_patches(observation, left_out)
+        sets = is_left_out[..., patches.n_special :]
         return compute_each_set_once(observation, "left out patches", sets, compute_probs)
+
+    def _spread_over_patches(self, observation: Observation, chosen: Tensor) -> Tensor:
+        """Mark all patches of chosen regions, bool `[..., keys]`; special tokens are never chosen."""
+        units = observation.batch.inputs["units"]
+        is_chosen = chosen & observation.batch.content_mask
+        return is_chosen.gather(-1, units.expand(chosen.shape))
 
     def read_unit_contents(self, observation: Observation) -> list[dict[int, Any]]:
         """Read the token ids of every unit, or the pixels of every patch; see `ExchangeableUnits`."""
         if self.patches is not None:
-            images = cut_patches(observation.batch.inputs["pixel_values"], self.patches.grid)
-            return [dict(enumerate(image, self.patches.n_special)) for image in images]
+            return self.patches.cut_regions(observation.batch.inputs["pixel_values"])
         return read_unit_token_ids(observation, observation.batch.inputs["units"])
 
     @torch.no_grad()
@@ -766,14 +795,21 @@ class TransformerAdapter(
         assert self.patches is not None
         grid, n_special = self.patches.grid, self.patches.n_special
         pixels = observation.batch.inputs["pixel_values"]
-        new_patches = cut_patches(pixels, grid)
+        new_pixels = pixels.clone()
         has_new = torch.zeros_like(observation.batch.content_mask)
+        region_by_position = dict(
+            zip(self.patches.find_positions(), self.patches.regions, strict=True)
+        )
         for index, contents in enumerate(replacements):
-            for position, patch in contents.items():
-                new_patches[index, position - n_special] = patch
+            for position, new_region in contents.items():
+                rows, columns = region_by_position[position].find_pixels(grid)
+                area = new_pixels[index, :, rows, columns]
+                area.copy_(repeat_pixels(new_region, *area.shape[1:]))
                 has_new[index, position] = True
+        new_patches = cut_patches(new_pixels, grid)
         n_copies, n_images = exchanged.shape[:2]
-        sets = (exchanged & has_new).flatten(0, 1)[:, n_special:]
+        is_exchanged = self._spread_over_patches(observation, exchanged & has_new)
+        sets = is_exchanged.flatten(0, 1)[:, n_special:]
         image = torch.arange(n_images, device=pixels.device).repeat(n_copies)
         probs = observation.probs[image]
         # The output of an image without an exchanged patch is known.

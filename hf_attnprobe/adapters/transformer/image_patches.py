@@ -14,6 +14,7 @@ To exchange a patch, its pixels are replaced. The new patch then gets the positi
 """
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -115,6 +116,84 @@ def paste_patches(pixels: Tensor, patches: Tensor, is_pasted: Tensor, grid: Patc
     return edited
 
 
+# --- Regions -------------------------------------------------------------------------------------
+
+
+class Region(NamedTuple):
+    """A rectangle of neighbouring patches, which are left out and exchanged together.
+
+    Attributes:
+        first_row: Number of its first row of patches; rows start at 0.
+        end_row: Number of the row after its last row.
+        first_column: Number of its first column of patches.
+        end_column: Number of the column after its last column.
+    """
+
+    first_row: int
+    end_row: int
+    first_column: int
+    end_column: int
+
+    def find_pixels(self, grid: PatchGrid) -> tuple[slice, slice]:
+        """Return the rows and columns of its pixels.
+
+        Args:
+            grid: The grid of patches.
+        """
+        return (
+            slice(self.first_row * grid.height, self.end_row * grid.height),
+            slice(self.first_column * grid.width, self.end_column * grid.width),
+        )
+
+
+def divide_into_regions(grid: PatchGrid, size: int) -> list[Region]:
+    """Divide a grid of patches into regions of almost the same size.
+
+    Args:
+        grid: The grid of patches.
+        size: Largest number of rows and of columns of patches in a region. With 1, every patch is
+            a region.
+
+    Returns:
+        The regions, from left to right, row by row.
+
+    Example:
+        >>> regions = divide_into_regions(PatchGrid(n_rows=1, n_columns=5, height=8, width=8), 3)
+        >>> [(region.first_column, region.end_column) for region in regions]
+        [(0, 2), (2, 5)]
+    """
+    row_bounds, column_bounds = (
+        [
+            length * index // math.ceil(length / size)
+            for index in range(math.ceil(length / size) + 1)
+        ]
+        for length in (grid.n_rows, grid.n_columns)
+    )
+    return [
+        Region(*rows, *columns)
+        for rows in itertools.pairwise(row_bounds)
+        for columns in itertools.pairwise(column_bounds)
+    ]
+
+
+def repeat_pixels(pixels: Tensor, height: int, width: int) -> Tensor:
+    """Cut a picture to a size, or repeat its pixels if it is smaller.
+
+    Regions may differ by a row or a column of patches, and are exchanged nevertheless.
+
+    Args:
+        pixels: Pixels `[channels, height, width]`.
+        height: New height in pixels.
+        width: New width in pixels.
+
+    Returns:
+        Pixels `[channels, new height, new width]`.
+    """
+    rows = torch.arange(height, device=pixels.device) % pixels.shape[1]
+    columns = torch.arange(width, device=pixels.device) % pixels.shape[2]
+    return pixels[:, rows[:, None], columns]
+
+
 # --- Leaving patches out -------------------------------------------------------------------------
 
 
@@ -123,10 +202,13 @@ class PatchRemover:
 
     Args:
         transformer: The model.
+        region_size: Largest number of rows and of columns of patches in a region, which is one unit.
 
     Attributes:
         transformer: The model.
         grid: Its grid of patches.
+        region_size: Largest number of rows and of columns of patches in a region.
+        regions: The regions of an image. Each of them is a single patch by default.
         n_special: Number of special tokens, which come before the patches.
         n_block_calls: Number of block calls in a forward pass; 0 if the blocks cannot be hooked.
         readout_weights: How much each token's last hidden state contributes to the prediction,
@@ -136,9 +218,11 @@ class PatchRemover:
         AttnProbeError: If the model reads fewer tokens than an image has patches.
     """
 
-    def __init__(self, transformer: HookedTransformer) -> None:
+    def __init__(self, transformer: HookedTransformer, region_size: int = 1) -> None:
         self.transformer = transformer
         self.grid = get_patch_grid(transformer.model.config)
+        self.region_size = region_size
+        self.regions = divide_into_regions(self.grid, region_size)
         # Only image models have a fixed number of keys.
         assert transformer.layout.n_keys is not None
         self.n_special = transformer.layout.n_keys - self.grid.n_patches
@@ -199,6 +283,48 @@ class PatchRemover:
         positions = torch.arange(n_keys, device=self.transformer.model.device)
         is_special = (positions < self.n_special).expand(n_images, -1)
         return torch.ones_like(is_special), is_special
+
+    def find_units(self, n_images: int) -> Tensor:
+        """Find the position that represents each token's unit, int `[images, keys]`.
+
+        A region is represented by its first patch, and a special token by itself.
+
+        Args:
+            n_images: Number of images.
+        """
+        first_patch = torch.zeros(self.grid.n_rows, self.grid.n_columns, dtype=torch.int64)
+        for region in self.regions:
+            rows = slice(region.first_row, region.end_row)
+            columns = slice(region.first_column, region.end_column)
+            number = region.first_row * self.grid.n_columns + region.first_column
+            first_patch[rows, columns] = self.n_special + number
+        units = torch.cat([torch.arange(self.n_special), first_patch.flatten()])
+        return units.to(self.transformer.model.device).expand(n_images, -1)
+
+    def find_positions(self) -> list[int]:
+        """Return the position that represents each region."""
+        return [
+            self.n_special + region.first_row * self.grid.n_columns + region.first_column
+            for region in self.regions
+        ]
+
+    def cut_regions(self, pixels: Tensor) -> list[dict[int, Tensor]]:
+        """Cut images into regions.
+
+        Args:
+            pixels: Images `[images, channels, height, width]`.
+
+        Returns:
+            For each image, the pixels of each region by the position that represents it.
+        """
+        slices = [region.find_pixels(self.grid) for region in self.regions]
+        return [
+            {
+                position: image[:, rows, columns]
+                for position, (rows, columns) in zip(self.find_positions(), slices, strict=True)
+            }
+            for image in pixels
+        ]
 
     def describe_readout(self, row_weights: Tensor) -> str:
         """Describe the tokens from which the prediction is read.
@@ -308,27 +434,16 @@ class PatchRemover:
 # --- Names and positions -------------------------------------------------------------------------
 
 
-def list_patch_names(grid: PatchGrid) -> list[str]:
-    """Return a name for each patch, such as "row 2, column 1"; rows and columns start at 1.
+def name_region(region: Region) -> str:
+    """Return the name of a region, such as "row 2, column 1"; rows and columns of patches start at 1.
 
-    >>> list_patch_names(PatchGrid(1, 2, 8, 8))
-    ['row 1, column 1', 'row 1, column 2']
+    >>> name_region(Region(0, 1, 2, 3)), name_region(Region(0, 2, 2, 4))
+    ('row 1, column 3', 'rows 1 to 2, columns 3 to 4')
     """
-    return [
-        f"row {row + 1}, column {column + 1}"
-        for row in range(grid.n_rows)
-        for column in range(grid.n_columns)
-    ]
+    rows = _format_range("row", region.first_row, region.end_row)
+    return f"{rows}, {_format_range('column', region.first_column, region.end_column)}"
 
 
-def compute_patch_centres(grid: PatchGrid) -> list[tuple[float, float]]:
-    """Return the centre of each patch in pixels from the upper left corner: x, then y.
-
-    >>> compute_patch_centres(PatchGrid(1, 2, 8, 8))
-    [(4.0, 4.0), (12.0, 4.0)]
-    """
-    return [
-        ((column + 0.5) * grid.width, (row + 0.5) * grid.height)
-        for row in range(grid.n_rows)
-        for column in range(grid.n_columns)
-    ]
+def _format_range(noun: str, first: int, end: int) -> str:
+    """Format the numbers of rows or columns, which start at 0, as numbers that start at 1."""
+    return f"{noun} {end}" if end == first + 1 else f"{noun}s {first + 1} to {end}"

@@ -200,6 +200,18 @@ def get_image_shape(config: PreTrainedConfig) -> tuple[int, int, int]:
     return (n_channels, *get_height_and_width(get_image_setting(config, "image_size")))
 
 
+def set_image_size(config: PreTrainedConfig, height: int, width: int) -> None:
+    """Store the height and width of the images that a model will read in its configuration.
+
+    Args:
+        config: Model configuration, which is changed.
+        height: Height in pixels.
+        width: Width in pixels.
+    """
+    vision_config = getattr(config, "vision_config", config)
+    vision_config.image_size = [height, width]
+
+
 def get_height_and_width(size: int | Sequence[int]) -> tuple[int, int]:
     """Convert a configured image or patch size to height and width.
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 from transformers import PreTrainedModel
 
+from hf_attnprobe.adapters.pretrained import select_forward_inputs
 from hf_attnprobe.adapters.transformer.attention_hooks import (
     VARIABLE_LENGTH_KERNELS,
     AttentionEdit,
@@ -41,7 +42,9 @@ from hf_attnprobe.adapters.transformer.layout import (
     create_example_inputs,
     describe_unusual_layers,
     find_layout,
+    get_image_shape,
     name_layers,
+    set_image_size,
 )
 from hf_attnprobe.adapters.transformer.partial_replay import (
     PartialReplay,
@@ -71,6 +74,13 @@ token was 10 to 30% longer.
 """
 
 
+INTERPOLATION = {"interpolate_pos_encoding": True}
+"""Argument with which models of Transformers interpolate their position embeddings.
+
+They can then read images of another size than the one in their configuration.
+"""
+
+
 class HookedTransformer:
     """A copy of a model that shares its weights, with access to its attention.
 
@@ -79,6 +89,8 @@ class HookedTransformer:
         head: Its task head.
         dtype: Data type for all computations; None keeps the weights' type.
         tokens_per_pass: Token count for a forward pass; None chooses it by device.
+        image_size: Height and width of all images in pixels; None for the size in the configuration
+            of an image model, and for text models.
 
     Attributes:
         model: The copy, in eval mode.
@@ -98,11 +110,17 @@ class HookedTransformer:
         *,
         dtype: torch.dtype | None = None,
         tokens_per_pass: int | None = None,
+        image_size: tuple[int, int] | None = None,
     ) -> None:
         self.model = copy_with_shared_weights(model, dtype)
         if isinstance(self.model, CustomModel):
             self.model.disable_cache()
         self.head = head
+        if image_size is not None and image_size != get_image_shape(model.config)[1:]:
+            set_image_size(self.model.config, *image_size)
+            # Models such as ViT refuse other sizes without this argument. Other models, such as
+            # DINOv2 and BEiT, read all sizes.
+            head.fixed_arguments = select_forward_inputs(model, INTERPOLATION)
         self.layout = find_layout(self.model, head)
         self.layers = self.layout.layers
         self.n_heads = [layer.n_heads for layer in self.layers]

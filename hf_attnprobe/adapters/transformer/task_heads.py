@@ -49,12 +49,14 @@ class TaskHead:
 
     Attributes:
         output: Required model output, as text for error messages.
+        fixed_arguments: Keyword arguments with which the model is always called.
     """
 
     output = "logits [batch, classes]"
 
     def __init__(self, prediction: Prediction) -> None:
         self.prediction = prediction
+        self.fixed_arguments: dict[str, Any] = {}
 
     def can_read(self, result: Any) -> bool:
         """Check whether the head can read a model's output.
@@ -66,14 +68,14 @@ class TaskHead:
         return logits is not None and logits.dim() == 2
 
     def build_arguments(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the inputs unchanged as the model's keyword arguments.
+        """Return the inputs and the fixed arguments as the model's keyword arguments.
 
         Subclasses override this method if the model expects inputs of another shape.
 
         Args:
             inputs: Model inputs.
         """
-        return dict(inputs)
+        return {**inputs, **self.fixed_arguments}
 
     def select_inputs(self, inputs: Inputs, run: Run) -> dict[str, Tensor]:
         """Return the inputs unchanged, because each example consists of a single text.

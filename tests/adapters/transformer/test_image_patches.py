@@ -1,6 +1,7 @@
 """Patches that are left out of images, exchanged and zeroed, against hooks written by hand."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import torch
@@ -60,11 +61,11 @@ READOUT_TOKENS = {
 """Tokens from which the classes read their prediction; all others read it from the first token."""
 
 
-def make_model(name, **options):
-    """Build a small model with random weights."""
+def make_model(name, *, sizes=None, **options):
+    """Build a small model with random weights; ``sizes`` replaces fields of its configuration."""
     config_name, fields, _ = MODELS[name]
     config_class = getattr(transformers, config_name)
-    sizes = {**SIZES, **fields}
+    sizes = {**SIZES, **fields, **(sizes or {})}
     if hasattr(config_class(), "vision_config"):
         config = config_class(vision_config=sizes, text_config={"hidden_size": 16})
         config.num_labels = 3
@@ -269,21 +270,37 @@ def test_a_mask_is_refused(case):
         adapter.erase_inputs(observation, observation.batch.content_mask[None], operator="mask")
 
 
+READS_ALL_SIZES = (
+    "BeitForImageClassification",
+    "Dinov2ForImageClassification",
+    "Dinov2WithRegistersForImageClassification",
+)
+"""Classes that read images of all sizes without an argument; the others need one."""
+
+
+@pytest.mark.parametrize("name", tiny_models.daily(MODELS, DAILY_MODELS))
 @torch.no_grad()
-def test_the_size_of_dinov2_follows_the_configuration():
-    model = make_model("Dinov2ForImageClassification")
-    model.config.image_size = 16
-    adapter = wrap(model)
-    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
+def test_position_embeddings_are_interpolated_for_images_of_another_size(name):
+    # ViT and DeiT cannot interpolate from an image that is not a square.
+    model = make_model(name, sizes=SQUARE)
+    adapter = wrap(model, image_size=(12, 16))
+    pixels = torch.randn(2, 3, 12, 16, generator=torch.Generator().manual_seed(4))
     batch = adapter.prepare({"pixel_values": pixels}, (0, 1))
     observation = adapter.observe(batch)
-    torch.testing.assert_close(observation.probs, model(pixels).logits.softmax(-1))
+    if name not in READS_ALL_SIZES:
+        with pytest.raises((ValueError, RuntimeError)):
+            model(pixel_values=pixels)
+        model.forward = partial(model.forward, interpolate_pos_encoding=True)
+    expected = model(pixel_values=pixels).logits.softmax(-1)
+    torch.testing.assert_close(observation.probs, expected)
     adapter.self_check(batch)
+    assert adapter.patches.grid == PatchGrid(3, 4, 4, 4)
     left_out = torch.zeros_like(batch.content_mask)
-    left_out[:, 7] = True
-    expected = run_without_tokens("Dinov2ForImageClassification", model, pixels, left_out)
+    left_out[:, -5] = True
+    expected = run_without_tokens(name, model, pixels, left_out)
     probs = adapter.erase_inputs(observation, left_out[None])[0]
     torch.testing.assert_close(probs, expected, atol=1e-5, rtol=0)
+    assert (probs - observation.probs).abs().max() > 1e-3
 
 
 def test_patches_are_cut_row_by_row():
@@ -298,6 +315,84 @@ def test_patches_are_cut_row_by_row():
     expected = pixels.clone()
     expected[1, 0, 2:4, 1] *= -1
     assert torch.equal(edited, expected)
-    names = image_patches.list_patch_names(grid)
-    assert names[4] == "row 2, column 2"
-    assert image_patches.compute_patch_centres(grid)[4] == (1.5, 3.0)
+    region = image_patches.divide_into_regions(grid, 1)[4]
+    assert image_patches.name_region(region) == "row 2, column 2"
+    assert region.find_pixels(grid) == (slice(2, 4), slice(1, 2))
+
+
+# --- Regions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=tiny_models.daily(MODELS, ("ViTForImageClassification",)))
+def region_case(request):
+    """A model of images with 3 × 5 patches, its adapter for regions, and an observation."""
+    model = make_model(request.param, sizes=SQUARE)
+    adapter = wrap(model, image_size=(12, 20), region_size=2)
+    if request.param not in READS_ALL_SIZES:
+        model.forward = partial(model.forward, interpolate_pos_encoding=True)
+    pixels = torch.randn(3, 3, 12, 20, generator=torch.Generator().manual_seed(5))
+    observation = adapter.observe(adapter.prepare({"pixel_values": pixels}, (0, 1, 2)))
+    return request.param, model, adapter, observation
+
+
+# The rows are divided into 1 + 2, and the columns into 1 + 2 + 2.
+REGIONS = [[0], [1, 2], [3, 4], [5, 10], [6, 7, 11, 12], [8, 9, 13, 14]]
+"""Patches of each region of an image with 3 × 5 patches."""
+
+
+def test_attention_to_a_region_is_the_sum_over_its_patches(region_case):
+    name, _, adapter, observation = region_case
+    n_special, content = adapter.patches.n_special, observation.batch.content_mask[0]
+    first_patches = [patches[0] for patches in REGIONS]
+    assert (content.nonzero()[:, 0] - n_special).tolist() == first_patches
+    site = adapter.sites()[0]
+    patch_adapter = wrap(make_model(name, sizes=SQUARE), image_size=(12, 20))
+    patch_batch = patch_adapter.prepare(
+        {"pixel_values": observation.batch.inputs["pixel_values"]}, (0, 1, 2)
+    )
+    by_patch = patch_adapter.observe(patch_batch).read(site)[:, n_special:]
+    expected = torch.stack([by_patch[:, patches].sum(1) for patches in REGIONS], 1)
+    torch.testing.assert_close(observation.read(site)[:, content], expected)
+    assert adapter.unit == "region" and patch_adapter.unit == "patch"
+
+
+def test_leaving_a_region_out_drops_the_tokens_of_all_its_patches(region_case):
+    name, model, adapter, observation = region_case
+    content = observation.batch.content_mask
+    loss = adapter.compute_leave_one_out(observation)[:, content[0]]
+    pixels = observation.batch.inputs["pixel_values"]
+    for index in (0, 4):
+        left_out = torch.zeros_like(content)
+        left_out[:, [adapter.patches.n_special + patch for patch in REGIONS[index]]] = True
+        expected = run_without_tokens(name, model, pixels, left_out)
+        torch.testing.assert_close(loss[:, index], expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_a_region_is_exchanged_for_a_region_of_another_size(region_case):
+    _, model, adapter, observation = region_case
+    pixels = observation.batch.inputs["pixel_values"]
+    contents = adapter.read_unit_contents(observation)
+    positions = [*contents[0]]
+    assert [tuple(contents[0][position].shape[1:]) for position in positions[:2]] == [
+        (4, 4),
+        (4, 8),
+    ]
+    # The fifth region has 2 × 2 patches. It is repeated from a region of a single patch.
+    replacements = [{positions[4]: contents[1][positions[0]]}, {}, {}]
+    exchanged = observation.batch.content_mask[None]
+    probs = adapter.exchange_inputs(observation, exchanged, replacements)[0]
+    edited = pixels.clone()
+    edited[0, :, 4:12, 4:12] = pixels[1, :, :4, :4].repeat(1, 2, 2)
+    torch.testing.assert_close(probs, model(pixel_values=edited).logits.softmax(-1))
+    # A larger region is cut.
+    replacements = [{positions[0]: contents[2][positions[4]]}, {}, {}]
+    probs = adapter.exchange_inputs(observation, exchanged, replacements)[0]
+    edited = pixels.clone()
+    edited[0, :, :4, :4] = pixels[2, :, 4:8, 4:8]
+    torch.testing.assert_close(probs, model(pixel_values=edited).logits.softmax(-1))
+
+
+def test_no_region_has_fewer_than_one_patch():
+    with pytest.raises(AttnProbeError, match="expected region_size to be 1 or more, got 0"):
+        wrap(make_model("ViTForImageClassification"), region_size=0)
