@@ -11,7 +11,7 @@ statements of an answer, see :mod:`~hf_attnprobe.adapters.language_model.continu
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.adapters.language_model.continuations import score_continuations
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.citations.rows import CitationRow
-from hf_attnprobe.citations.rule import StatementLogProbs
+from hf_attnprobe.citations.rule import StatementLogProbs, UnexpectedSpan
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import locate_sentences
@@ -220,11 +220,11 @@ class StatementMeter:
                 f"the prompt of row {row_number} has no tokens outside its passages. Add text to the "
                 "template."
             )
-        all_log_probs = score_continuations(self.adapter, observations[0], prompts, statements)
+        all_scores = score_continuations(self.adapter, observations[0], prompts, statements)
         measurements = []
-        for token_log_probs, observation in zip(all_log_probs, observations, strict=True):
-            sums = dict(zip(different_sets, token_log_probs.sum(-1).tolist(), strict=True))
-            if not token_log_probs.isfinite().all():
+        for ids, scores, observation in zip(statements, all_scores, observations, strict=True):
+            sums = dict(zip(different_sets, scores.log_probs.sum(-1).tolist(), strict=True))
+            if not scores.log_probs.isfinite().all():
                 raise AttnProbeError(
                     f"a log-probability of a statement in row {row_number} is infinite or NaN. Load "
                     "the model in another dtype, or check its weights."
@@ -235,10 +235,43 @@ class StatementMeter:
                 prior=prior,
                 without=tuple(singles[:n_passages]),
                 alone=tuple(singles[n_passages:]),
-                n_tokens=token_log_probs.shape[-1],
+                n_tokens=len(ids),
+                unexpected_spans=self._find_unexpected_spans(
+                    ids,
+                    full=scores.log_probs[different_sets.index(everything)],
+                    prior=scores.log_probs[different_sets.index(())],
+                    is_first_choice=scores.is_first_choice[different_sets.index(())],
+                ),
             )
             measurements.append(self._add_attention(log_probs, prompt, observation))
         return measurements
+
+    def _find_unexpected_spans(
+        self, ids: Sequence[int], *, full: Tensor, prior: Tensor, is_first_choice: Tensor
+    ) -> tuple[UnexpectedSpan, ...]:
+        """Find the spans of a statement that the model would not write without passages.
+
+        Args:
+            ids: Token ids of the statement.
+            full: Log-probability of each token with all passages, `[tokens]`.
+            prior: Log-probability of each token without any passage, `[tokens]`.
+            is_first_choice: Whether greedy decoding without passages writes each token, bool
+                `[tokens]`.
+        """
+        is_unexpected = [
+            not is_first and not _is_punctuation(self.tokenizer.decode([token]))
+            for token, is_first in zip(ids, is_first_choice.tolist(), strict=True)
+        ]
+        unexpected_spans = []
+        for is_part, group in groupby(range(len(ids)), key=lambda k: is_unexpected[k]):
+            if not is_part:
+                continue
+            first, *_, last = [*group] * 2
+            part = slice(first, last + 1)
+            text = self.tokenizer.decode(list(ids[part])).strip()
+            prior_sum, full_sum = float(prior[part].sum()), float(full[part].sum())
+            unexpected_spans.append(UnexpectedSpan(text, prior_sum, full_sum - prior_sum))
+        return tuple(unexpected_spans)
 
     def _observe_statements(
         self, prompt: PassagePrompt, statements: Sequence[Sequence[int]], row_number: int
@@ -276,6 +309,12 @@ class StatementMeter:
             attended_sentence=prompt.read_sentence(attended_sentence),
             attended_passage=prompt.passage_of_sentence[attended_sentence] + 1,
         )
+
+
+def _is_punctuation(text: str) -> bool:
+    """Check whether the text of a token has no letter, no digit, and no part of a character."""
+    # The replacement character U+FFFD stands for a part of a character.
+    return not any(char.isalnum() or char == "\ufffd" for char in text)
 
 
 def _build_inputs(prompt: PassagePrompt, statement_ids: Sequence[int]) -> dict[str, Tensor]:

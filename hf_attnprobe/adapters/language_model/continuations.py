@@ -6,6 +6,7 @@ cached prompts.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,13 +20,26 @@ from hf_attnprobe.adapters.language_model.kv_cache_passes import (
 from hf_attnprobe.protocol import Observation
 
 
+class ContinuationScores(NamedTuple):
+    """Scores of one continuation after each of several prompts.
+
+    Attributes:
+        log_probs: Log-probability of each token in nats, float64 `[prompts, tokens]`.
+        is_first_choice: Whether greedy decoding would write each token after the tokens before it, bool
+            `[prompts, tokens]`.
+    """
+
+    log_probs: Tensor
+    is_first_choice: Tensor
+
+
 @torch.no_grad()
 def score_continuations(
     adapter: LanguageModelAdapter,
     observation: Observation,
     prompts: Sequence[Sequence[int]],
     continuations: Sequence[Sequence[int]],
-) -> list[Tensor]:
+) -> list[ContinuationScores]:
     """Compute the log-probability of each token of several continuations after several prompts.
 
     Args:
@@ -36,10 +50,10 @@ def score_continuations(
         continuations: Token ids of each continuation, at least one token each.
 
     Returns:
-        For each continuation, log-probabilities in nats, float64 `[prompts, tokens]`.
+        The scores of each continuation.
     """
     state: PassageState = observation.state
-    results: list[list[Tensor]] = [[] for _ in continuations]
+    results: list[list[ContinuationScores]] = [[] for _ in continuations]
     for chunk in _split_prompts(prompts, adapter.tokens_per_pass):
         states = _cache_prompts(adapter, state, chunk)
         passes = [
@@ -48,11 +62,20 @@ def score_continuations(
             for prompt_state, prompt in zip(states, chunk, strict=True)
         ]
         scores = iter(adapter.run_passes(passes))
-        for token_log_probs, continuation in zip(results, continuations, strict=True):
+        for prompt_scores, continuation in zip(results, continuations, strict=True):
             for _ in chunk:
+                # The outcomes are the token, the most likely other word, and all remaining words.
                 token_scores = next(scores).unflatten(-1, (len(continuation), -1))[0]
-                token_log_probs.append(token_scores.double().log_softmax(-1)[:, 0])
-    return [torch.stack(token_log_probs) for token_log_probs in results]
+                prompt_scores.append(
+                    ContinuationScores(
+                        token_scores.double().log_softmax(-1)[:, 0],
+                        token_scores[:, 0] >= token_scores[:, 1],
+                    )
+                )
+    return [
+        ContinuationScores(*map(torch.stack, zip(*prompt_scores, strict=True)))
+        for prompt_scores in results
+    ]
 
 
 def _split_prompts(

@@ -49,10 +49,13 @@ def check_log_probabilities(model, tokens_per_pass=None):
     observation = adapter.observe(adapter.prepare(PROMPT.inputs(), (0,)))
     continuations = [PROMPT.ids[0, -PROMPT.n_answer :].tolist(), [5], [7, 6, 9, 8, 5]]
     results = score_continuations(adapter, observation, list_prompts(), continuations)
-    for log_probs, continuation in zip(results, continuations, strict=True):
-        for row, prompt in zip(log_probs, list_prompts(), strict=True):
+    for scores, continuation in zip(results, continuations, strict=True):
+        rows = zip(*scores, list_prompts(), strict=True)
+        for log_probs, is_first_choice, prompt in rows:
             with torch.no_grad():
                 logits = model(torch.tensor([[*prompt, *continuation]])).logits[0].double()
-            rows = logits[len(prompt) - 1 : -1].log_softmax(-1)
-            expected = rows.gather(-1, torch.tensor(continuation)[:, None])[:, 0]
-            assert row.tolist() == pytest.approx(expected.tolist(), abs=2e-5)
+            distributions = logits[len(prompt) - 1 : -1].log_softmax(-1)
+            ids = torch.tensor(continuation)
+            expected = distributions.gather(-1, ids[:, None])[:, 0]
+            assert log_probs.tolist() == pytest.approx(expected.tolist(), abs=2e-5)
+            assert is_first_choice.equal(distributions.argmax(-1) == ids)
