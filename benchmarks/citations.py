@@ -2,6 +2,7 @@
 
     python benchmarks/citations.py MODEL [--gguf-file FILE] [--seed 0] [--scale 1.0] [--output FILE]
     python benchmarks/citations.py MODEL --statements held-out
+    python benchmarks/citations.py MODEL --judged benchmarks/judged_statements.jsonl
 
 The thresholds of ``cite`` were chosen on the *tuning* statements. The *held-out* statements have another
 shape: their relations and known facts are new, the values include numbers and ordinary words, a passage
@@ -26,6 +27,10 @@ one. The statement of a known fact is the first sentence of the greedy answer.
 
 An invented statement is only counted if the model would write it: the greedy answer to the question with
 the passages contains the value. The table also shows the results without this condition.
+
+With ``--judged``, nothing is planted. The file contains answers and, for each statement, the passages
+from which it must come according to a reader, and those from which it may come. ``cite`` agrees with the
+reader if it names all passages of the first list, and no passage outside the second one.
 
 In two of three prompts, the answer cites the right passage and a wrong one. In the third, it cites none,
 and the result is correct if ``cite`` names exactly the used passages.
@@ -719,6 +724,47 @@ def print_results(records: list[dict[str, Any]]) -> None:
             print(f"    {truth:24s} {use:24s} {count:3d}  {dict(kinds)}")
 
 
+def print_agreement(model: Any, tokenizer: Any, path: Path) -> None:
+    """Print how often ``cite`` names the same passages as a reader.
+
+    Args:
+        model: The language model.
+        tokenizer: Its tokenizer.
+        path: JSON Lines file with the keys passages, question and statements, see
+            ``judged_statements.jsonl``.
+    """
+    judged_rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [
+        {
+            "passages": row["passages"],
+            "question": row["question"],
+            # Each statement is a line, so that it is not split or joined with the next one.
+            "answer": "\n".join(statement["text"] for statement in row["statements"]),
+        }
+        for row in judged_rows
+    ]
+    report = cite(model, tokenizer, rows, progress=False)
+    statements = [
+        statement
+        for answer in json.loads(report.to_json())["answers"]
+        for statement in answer["statements"]
+    ]
+    judgements = [judgement for row in judged_rows for judgement in row["statements"]]
+    outcomes = []
+    for statement, judgement in zip(statements, judgements, strict=True):
+        named = set(statement["used"])
+        is_undecided = not named and statement["passages"][0]["use"] == "cannot say"
+        sources, possible_sources = set(judgement["sources"]), set(judgement["possible_sources"])
+        agrees = sources <= named <= possible_sources
+        outcome = "undecided" if is_undecided else "agrees" if agrees else "differs"
+        outcomes.append(("from passages" if sources else "from no passage", outcome))
+        if outcome != "agrees":
+            print(f"{outcome}: {statement['text']!r}: reader {judgement}, cite {sorted(named)}")
+    print(f"\n{len(outcomes)} statements: {dict(Counter(outcomes))}")
+    decided = [outcome for _, outcome in outcomes if outcome != "undecided"]
+    print(f"agreement of the decided: {format_share(decided.count('agrees'), len(decided))}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -726,6 +772,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--statements", choices=STATEMENT_SETS, default="tuning")
+    parser.add_argument("--judged", type=Path, help="file with statements that a reader has judged")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     options = {"gguf_file": arguments.gguf_file} if arguments.gguf_file else {}
@@ -733,6 +780,9 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=torch.float32, **options
     ).eval()
+    if arguments.judged:
+        print_agreement(model, tokenizer, arguments.judged)
+        return
     start = time.process_time()
     statements = STATEMENT_SETS[arguments.statements]
     cases = make_cases(model, tokenizer, statements, arguments.seed, arguments.scale)
