@@ -2,6 +2,7 @@
 
     python benchmarks/citations.py MODEL [--gguf-file FILE] [--seed 0] [--scale 1.0] [--output FILE]
     python benchmarks/citations.py MODEL --statements held-out
+    python benchmarks/citations.py MODEL --judged benchmarks/judged_statements.jsonl
 
 The thresholds of ``cite`` were chosen on the *tuning* statements. The *held-out* statements have another
 shape: their relations and known facts are new, the values include numbers and ordinary words, a passage
@@ -20,11 +21,16 @@ relation of another subject) and fillers. The statements are of these types:
 - half known: the model sometimes writes the fact without a passage.
 
 Whether a fact is known is established without ``cite``: the greedy answer to the question without
-passages contains it. It is half known if the greedy answer does not contain it, but at least one of eight
-sampled answers does. The statement of a known fact is the first sentence of the greedy answer.
+passages contains it. A fact is half known if, without passages, the model begins the statement as planted and
+greedy decoding then writes another value, but at least one of eight sampled continuations writes this
+one. The statement of a known fact is the first sentence of the greedy answer.
 
 An invented statement is only counted if the model would write it: the greedy answer to the question with
 the passages contains the value. The table also shows the results without this condition.
+
+With ``--judged``, nothing is planted. The file contains answers and, for each statement, the passages
+from which it must come according to a reader, and those from which it may come. ``cite`` agrees with the
+reader if it names all passages of the first list, and no passage outside the second one.
 
 In two of three prompts, the answer cites the right passage and a wrong one. In the third, it cites none,
 and the result is correct if ``cite`` names exactly the used passages.
@@ -170,6 +176,36 @@ CAPITALS = {
     "Suriname": "Paramaribo",
     "Fiji": "Suva",
 }
+STATE_CAPITALS = {
+    "Alabama": "Montgomery",
+    "Alaska": "Juneau",
+    "Arizona": "Phoenix",
+    "Arkansas": "Little Rock",
+    "California": "Sacramento",
+    "Colorado": "Denver",
+    "Connecticut": "Hartford",
+    "Delaware": "Dover",
+    "Florida": "Tallahassee",
+    "Georgia": "Atlanta",
+    "Hawaii": "Honolulu",
+    "Idaho": "Boise",
+    "Illinois": "Springfield",
+    "Kansas": "Topeka",
+    "Kentucky": "Frankfort",
+    "Louisiana": "Baton Rouge",
+    "Maine": "Augusta",
+    "Michigan": "Lansing",
+    "Missouri": "Jefferson City",
+    "Montana": "Helena",
+    "Nebraska": "Lincoln",
+    "Nevada": "Carson City",
+    "New Jersey": "Trenton",
+    "Oregon": "Salem",
+    "South Dakota": "Pierre",
+    "Vermont": "Montpelier",
+    "Washington": "Olympia",
+    "Wyoming": "Cheyenne",
+}
 FILLERS = [
     "The market in the old harbour opens at six in the morning.",
     "Most of the trains were late because of heavy snow.",
@@ -296,6 +332,32 @@ COUNTRIES = {
     "Kumasi": "Ghana",
     "Bandung": "Indonesia",
     "Da Nang": "Vietnam",
+    "Bergamo": "Italy",
+    "Kazan": "Russia",
+    "Maribor": "Slovenia",
+    "Košice": "Slovakia",
+    "Split": "Croatia",
+    "Novi Sad": "Serbia",
+    "Lviv": "Ukraine",
+    "Tartu": "Estonia",
+    "Kaunas": "Lithuania",
+    "Bursa": "Turkey",
+    "Isfahan": "Iran",
+    "Basra": "Iraq",
+    "Fez": "Morocco",
+    "Oran": "Algeria",
+    "Kano": "Nigeria",
+    "Kisumu": "Kenya",
+    "Cebu": "Philippines",
+    "Medan": "Indonesia",
+    "Surat": "India",
+    "Sylhet": "Bangladesh",
+    "Kandy": "Sri Lanka",
+    "Cusco": "Peru",
+    "Cali": "Colombia",
+    "Mendoza": "Argentina",
+    "Recife": "Brazil",
+    "Guayaquil": "Ecuador",
 }
 HELD_OUT_FILLERS = [
     "The post office moved to a new building. It has longer opening hours now.",
@@ -330,7 +392,11 @@ class StatementSet:
 
 STATEMENT_SETS = {
     "tuning": StatementSet(
-        INVENTED_RELATIONS, KNOWN_RELATION, CAPITALS, FILLERS, has_own_words=False
+        INVENTED_RELATIONS,
+        KNOWN_RELATION,
+        CAPITALS | STATE_CAPITALS,
+        FILLERS,
+        has_own_words=False,
     ),
     "held-out": StatementSet(
         HELD_OUT_INVENTED_RELATIONS,
@@ -368,7 +434,9 @@ SYLLABLES = [
     "zor",
 ]
 N_SAMPLES = 8
-"""Number of sampled answers without passages, which show whether a fact is half known."""
+"""Number of sampled continuations without passages, which show whether a fact is half known."""
+N_VALUE_TOKENS = 6
+"""Length of each continuation, in tokens, which is enough for the longest value."""
 
 
 @dataclass(frozen=True)
@@ -486,16 +554,14 @@ def make_cases(
     half_known = [
         name
         for name in others
-        if is_half_known(
-            model, tokenizer, known_relation.question.format(x=name), facts[name], seed
-        )
+        if is_half_known(model, tokenizer, known_relation, name, facts[name], seed)
     ]
     print(f"known facts: {len(known)} known, {len(half_known)} half known, {len(others)} others")
     n_elsewhere = round(6 * scale)
     groups = {
         "known elsewhere": known[:n_elsewhere],
         "known": known[n_elsewhere : n_elsewhere + round(20 * scale)],
-        "half known": half_known[: round(14 * scale)],
+        "half known": half_known[: round(24 * scale)],
     }
     for kind, names in groups.items():
         for index, name in enumerate(names):
@@ -543,21 +609,42 @@ def answer_questions(
     return [decode_tokens(tokenizer, answers[name]) for name in prompts]
 
 
-def is_half_known(model: Any, tokenizer: Any, question: str, value: str, seed: int) -> bool:
-    """Check whether some of the sampled answers without passages contain the value."""
-    ids = encode_question(tokenizer, question)
+def is_half_known(
+    model: Any, tokenizer: Any, relation: Relation, subject: str, value: str, seed: int
+) -> bool:
+    """Check whether a model sometimes writes a value, but not by greedy decoding, without passages.
+
+    Args:
+        model: The language model.
+        tokenizer: Its tokenizer.
+        relation: Relation of the subject and the value. The model continues the beginning of its
+            statement, up to the value.
+        subject: The subject.
+        value: The value.
+        seed: Seed for the sampled continuations.
+    """
+    beginning = relation.statement.split("{v}")[0].rstrip().format(x=subject)
+    space = "" if tokenizer.chat_template else " "
+    ids = [
+        *encode_question(tokenizer, relation.question.format(x=subject)),
+        *tokenizer(space + beginning, add_special_tokens=False)["input_ids"],
+    ]
     torch.manual_seed(seed)
-    outputs = model.generate(
-        torch.tensor([ids]),
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        num_return_sequences=N_SAMPLES,
-        max_new_tokens=16,
-        pad_token_id=tokenizer.eos_token_id,
-    )
-    answers = [decode_tokens(tokenizer, row[len(ids) :].tolist()) for row in outputs]
-    return any(value in answer for answer in answers)
+    writes_value = []
+    for settings in (
+        {"do_sample": False},
+        {"do_sample": True, "temperature": 1.0, "top_k": 0, "num_return_sequences": N_SAMPLES},
+    ):
+        outputs = model.generate(
+            torch.tensor([ids]),
+            max_new_tokens=N_VALUE_TOKENS,
+            pad_token_id=tokenizer.eos_token_id,
+            **settings,
+        )
+        continuations = [decode_tokens(tokenizer, row[len(ids) :].tolist()) for row in outputs]
+        writes_value.append(any(text.strip().startswith(value) for text in continuations))
+    is_greedy, is_sampled = writes_value
+    return is_sampled and not is_greedy
 
 
 def use_own_words(case: Case, generated: str) -> Case:
@@ -637,6 +724,47 @@ def print_results(records: list[dict[str, Any]]) -> None:
             print(f"    {truth:24s} {use:24s} {count:3d}  {dict(kinds)}")
 
 
+def print_agreement(model: Any, tokenizer: Any, path: Path) -> None:
+    """Print how often ``cite`` names the same passages as a reader.
+
+    Args:
+        model: The language model.
+        tokenizer: Its tokenizer.
+        path: JSON Lines file with the keys passages, question and statements, see
+            ``judged_statements.jsonl``.
+    """
+    judged_rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [
+        {
+            "passages": row["passages"],
+            "question": row["question"],
+            # Each statement is a line, so that it is not split or joined with the next one.
+            "answer": "\n".join(statement["text"] for statement in row["statements"]),
+        }
+        for row in judged_rows
+    ]
+    report = cite(model, tokenizer, rows, progress=False)
+    statements = [
+        statement
+        for answer in json.loads(report.to_json())["answers"]
+        for statement in answer["statements"]
+    ]
+    judgements = [judgement for row in judged_rows for judgement in row["statements"]]
+    outcomes = []
+    for statement, judgement in zip(statements, judgements, strict=True):
+        named = set(statement["used"])
+        is_undecided = not named and statement["passages"][0]["use"] == "cannot say"
+        sources, possible_sources = set(judgement["sources"]), set(judgement["possible_sources"])
+        agrees = sources <= named <= possible_sources
+        outcome = "undecided" if is_undecided else "agrees" if agrees else "differs"
+        outcomes.append(("from passages" if sources else "from no passage", outcome))
+        if outcome != "agrees":
+            print(f"{outcome}: {statement['text']!r}: reader {judgement}, cite {sorted(named)}")
+    print(f"\n{len(outcomes)} statements: {dict(Counter(outcomes))}")
+    decided = [outcome for _, outcome in outcomes if outcome != "undecided"]
+    print(f"agreement of the decided: {format_share(decided.count('agrees'), len(decided))}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model")
@@ -644,6 +772,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--statements", choices=STATEMENT_SETS, default="tuning")
+    parser.add_argument("--judged", type=Path, help="file with statements that a reader has judged")
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
     options = {"gguf_file": arguments.gguf_file} if arguments.gguf_file else {}
@@ -651,6 +780,9 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         arguments.model, dtype=torch.float32, **options
     ).eval()
+    if arguments.judged:
+        print_agreement(model, tokenizer, arguments.judged)
+        return
     start = time.process_time()
     statements = STATEMENT_SETS[arguments.statements]
     cases = make_cases(model, tokenizer, statements, arguments.seed, arguments.scale)

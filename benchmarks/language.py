@@ -2,6 +2,7 @@
 
     python benchmarks/language.py MODEL rows.jsonl --prompts 200 [--masks 64]
     python benchmarks/language.py MODEL rows.jsonl --passages questions.jsonl
+    python benchmarks/language.py MODEL rows.jsonl --prompts 40 --own-words
 
 Five templates of 8 to 20 sentences, one of which says the answer, at every place. Of each
 prompt a row is kept: what deleting every sentence costs the answer in nats, what knocking out
@@ -9,11 +10,16 @@ its attention from behind costs, the attention of every head, and, with masks, t
 logit without random halves of the sentences (ContextCite, AT2). An interrupted run goes on;
 what the rows say is printed at its end. Of passages with questions of one's own (context and
 question) the deciding sentence is the one whose deletion costs most, and the answer the model's.
+
+With --own-words, the prompt does not begin the answer. The model generates it in its own words, and
+the planted sentence is the one whose value the answer contains. The last table counts the prompts in
+which there is something to find: the deletion of some sentence costs at least 1 nat.
 """
 
 import argparse
 import json
 import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -186,6 +192,10 @@ TEMPLATES = (
 
 
 MOST_SAID = 8  # tokens of an answer that is generated
+MAX_OWN_TOKENS = 32
+"""Maximum length of an answer in the model's own words, in tokens."""
+MIN_LOSS = 1.0
+"""Smallest loss, in nats, that makes a sentence worth finding."""
 
 
 def ridge(columns: Tensor, outputs: Tensor, penalty: float = 1.0) -> Tensor:
@@ -228,8 +238,13 @@ def of_text(attention: Tensor, kept: Tensor, outputs: Tensor) -> tuple[Tensor, T
     return columns - columns.mean(0), outputs - outputs.mean()
 
 
-def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
-    """Prompts, each with the number of the sentence that says the answer."""
+def planted(
+    n: int, tokenizer: Any, seed: int = 0, *, own_words: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Prompts, each with the number of the sentence that says the answer.
+
+    With `own_words`, the prompt ends before the answer, and the row has no answer.
+    """
     rng = random.Random(seed)
     for number in range(n):
         names, values, sentence, question, lead = TEMPLATES[number % len(TEMPLATES)]
@@ -244,13 +259,15 @@ def planted(n: int, tokenizer: Any, seed: int = 0) -> Iterator[dict[str, Any]]:
         prompt = tokenizer.apply_chat_template(
             [{"role": "user", "content": turn}], tokenize=False, add_generation_prompt=True
         )
-        yield {
-            "example_id": number,
-            "context": context,
-            "prompt": prompt + lead.format(chosen[source]),
-            "answer": f" {said[source]}",
-            "source": source,
-        }
+        row = {"example_id": number, "context": context, "source": source, "values": said}
+        if own_words:
+            yield {**row, "prompt": prompt}
+        else:
+            yield {
+                **row,
+                "prompt": prompt + lead.format(chosen[source]),
+                "answer": f" {said[source]}",
+            }
 
 
 def contributions(adapter: Any, observation: Any) -> list[list[float]]:
@@ -369,21 +386,76 @@ def run(name: str, path: Path, given: argparse.Namespace) -> None:
     tokenizer = AutoTokenizer.from_pretrained(name)
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval()
     adapter = wrap(model)
-    rows = [*planted(n_prompts, tokenizer)]
+    rows = [*planted(n_prompts, tokenizer, own_words=given.own_words)]
     if asked is not None:
         rows = [{"example_id": number, **row} for number, row in enumerate(asked)]
-    data = Answers(rows, max_new_tokens=MOST_SAID)
+    # Answers are generated only for the prompts of this part.
+    rows = rows[first::step]
+    columns = ("example_id", "context", "prompt", "question", "answer")
+    prompts = [{name: row[name] for name in columns if name in row} for row in rows]
+    max_new_tokens = MAX_OWN_TOKENS if given.own_words else MOST_SAID
+    data = Answers(prompts, max_new_tokens=max_new_tokens)
     made = prepare_prompts(data.load_examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
-    for row in rows[first::step]:
+    answers = dict(zip(made["example_id"], made["answer"], strict=True))
+    for row in rows:
         number = row["example_id"]
         if number in known or number not in texts:
             continue
         found = measured(adapter, texts[number], given.masks)
         source = row.get("source", int(np.argmax(found["deletion"])))
+        if given.own_words:
+            found["answer"] = answers[number]
+            found["written"] = find_written_values(answers[number], row["values"])
         with path.open("a") as file:
             file.write(json.dumps({"id": number, "source": source, **found}) + "\n")
         print(number, {k: round(v, 1) for k, v in found["seconds"].items()}, flush=True)
+
+
+def find_written_values(answer: str, values: Sequence[str]) -> list[int]:
+    """Find the sentences whose value an answer contains as a word.
+
+    Args:
+        answer: The model's answer.
+        values: Value of each sentence.
+
+    Returns:
+        Indices of these sentences.
+    """
+    return [k for k, value in enumerate(values) if re.search(rf"\b{value}\b", answer)]
+
+
+def print_own_words(rows: Sequence[dict[str, Any]]) -> None:
+    """Print how often each ranking puts the planted sentence first, in answers in the model's words.
+
+    Only prompts whose answer contains the value of a single sentence are counted.
+    """
+    counted = [row for row in rows if len(row["written"]) == 1]
+    n_right = sum(row["written"] == [row["source"]] for row in rows)
+    n_wrong = len(counted) - n_right
+    print(
+        f"\nanswers in the model's own words: {n_right} of {len(rows)} contain the right value only,"
+    )
+    print(f"{n_wrong} contain the value of one other sentence only")
+    groups = {
+        f"a sentence costs at least {MIN_LOSS:g} nat": [
+            row for row in counted if max(row["deletion"]) >= MIN_LOSS
+        ],
+        "no sentence does": [row for row in counted if max(row["deletion"]) < MIN_LOSS],
+    }
+    for name, group in groups.items():
+        print(f"{name}: {len(group)} of {len(counted)} prompts")
+        rankings = {
+            "deletion": [row["deletion"] for row in group],
+            **{f"knockout, {o}": [row["knockout"][o] for row in group] for o in KNOCKOUTS},
+            "attention, all heads": [np.mean(row["attention"], 0) for row in group],
+        }
+        for ranking, scores in rankings.items():
+            hits = [
+                int(np.argmax(values)) == row["written"][0]
+                for values, row in zip(scores, group, strict=True)
+            ]
+            print(f"  {ranking} | {sum(hits)} of {len(hits)}")
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -434,6 +506,8 @@ def tell(path: Path, fitted_on: Path | None) -> None:
         taus = [kendalltau(v, r["deletion"])[0] for v, r in zip(values, rows, strict=True)]
         print(f"{name} | {interval(hits)} | {interval(taus)}")
     _tell_shares(rows)
+    if all("written" in r for r in rows):
+        print_own_words(rows)
     masked = [(r, a) for r, a in zip(rows, heads, strict=True) if "kept" in r]
     if not masked:
         return
@@ -523,6 +597,7 @@ if __name__ == "__main__":
     parser.add_argument("rows", type=Path, help="file of JSON lines")
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--passages", type=Path, help="JSON lines of context and question")
+    parser.add_argument("--own-words", action="store_true", help="the model generates the answers")
     parser.add_argument("--masks", type=int, default=0)
     parser.add_argument("--fit", type=Path, help="rows of other prompts, with masks, for AT2")
     parser.add_argument("--part", default="0/1", help="which prompts, as first/step")

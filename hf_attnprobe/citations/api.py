@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.citations.measurements import (
@@ -132,6 +133,9 @@ def _cite(
         )
     tokenizer = subject.tokenizer
     generated_numbers = {row.number for row in rows if row.answer is None}
+    assert isinstance(subject.adapter, LanguageModelAdapter)
+    # Only the attention of the rows that predict a statement is displayed.
+    subject.adapter.rows = "answer"
     meter = StatementMeter(subject.adapter, tokenizer)
     prompts = {}
     for row in rows:
@@ -157,17 +161,20 @@ def _cite(
     with ProgressBar("citations", progress) as bar:
         for row in rows:
             assert row.answer is not None
-            cited_statements = []
-            for statement, ids in zip(
-                row.answer.statements, statement_ids[row.number], strict=True
-            ):
-                measurement = meter.measure(prompts[row.number], ids, row.number)
-                classification = classify_statement(measurement.log_probs)
-                cited_statements.append(
-                    CitedStatement(statement.text, statement.cited, measurement, classification)
+            measurements = meter.measure_answer(
+                prompts[row.number], statement_ids[row.number], row.number
+            )
+            cited_statements = [
+                CitedStatement(
+                    statement.text,
+                    statement.cited,
+                    measurement,
+                    classify_statement(measurement.log_probs),
                 )
-                n_measured += 1
-                bar.update_count(n_measured, n_statements, "statements")
+                for statement, measurement in zip(row.answer.statements, measurements, strict=True)
+            ]
+            n_measured += len(cited_statements)
+            bar.update_count(n_measured, n_statements, "statements")
             answers.append(
                 CitedAnswer(
                     row.number,

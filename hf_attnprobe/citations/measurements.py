@@ -5,21 +5,23 @@ an earlier statement with the same fact, the model could copy the fact from ther
 would look unused.
 
 To remove a passage, all its tokens are deleted, including its number and its title, and later tokens
-move up. The numbers of the other passages do not change.
+move up. The numbers of the other passages do not change. Each shortened prompt runs once for all
+statements of an answer, see :mod:`~hf_attnprobe.adapters.language_model.continuations`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.language_model.continuations import score_continuations
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.citations.rows import CitationRow
-from hf_attnprobe.citations.rule import StatementLogProbs
+from hf_attnprobe.citations.rule import StatementLogProbs, UnexpectedSpan
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.data.specs import Answers
 from hf_attnprobe.data.tokenizer import locate_sentences
@@ -28,12 +30,13 @@ from hf_attnprobe.inference.answers import (
     Span,
     assign_units,
     check_length,
+    decode_tokens,
     render_prompt,
     tokenize_answer,
     tokenize_prompt,
 )
 from hf_attnprobe.inference.encoding import check_token_ids
-from hf_attnprobe.protocol import AnswersFromPassage, EditableInputs
+from hf_attnprobe.protocol import Observation
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,18 @@ class PassagePrompt:
     sentences: list[Span]
     sentence_ids: list[int]
     passage_of_sentence: list[int]
+
+    def select_passages(self, passages: Collection[int]) -> list[int]:
+        """Return the token ids of the prompt with only some of its passages.
+
+        Args:
+            passages: Indices of the remaining passages, counted from 0.
+        """
+        return [
+            token
+            for token, sentence in zip(self.ids, self.sentence_ids, strict=True)
+            if sentence < 0 or self.passage_of_sentence[sentence] in passages
+        ]
 
     def read_sentence(self, index: int) -> str:
         """Return the text of a sentence."""
@@ -176,66 +191,134 @@ class StatementMeter:
         check_length(len(prompt.ids) + len(ids), self.adapter, self.tokenizer, name)
         return ids
 
-    @torch.no_grad()
-    def measure(
-        self, prompt: PassagePrompt, statement_ids: Sequence[int], row_number: int
-    ) -> StatementMeasurement:
-        """Measure the log-probability of a statement for all necessary sets of passages.
+    def measure_answer(
+        self, prompt: PassagePrompt, statements: Sequence[Sequence[int]], row_number: int
+    ) -> list[StatementMeasurement]:
+        """Measure the log-probability of each statement of an answer for all necessary passages.
 
         Args:
             prompt: The prompt.
-            statement_ids: Token ids of the statement.
+            statements: Token ids of each statement, at least one statement.
             row_number: Number of the row, for error messages.
 
         Returns:
-            Log-probabilities in nats, and the attention to the passages.
+            Log-probabilities in nats, and the attention to the passages, for each statement.
         """
-        batch = self.adapter.prepare(_build_inputs(prompt, statement_ids), (row_number,))
-        observation = self.adapter.observe(batch)
-        n_columns = batch.content_mask.shape[1]
-        device = batch.content_mask.device
-        passage_of_column = torch.full((n_columns,), -1, device=device)
-        passages = torch.tensor(prompt.passage_of_sentence, device=device)
-        passage_of_column[: len(passages)] = passages
+        observations = self._observe_statements(prompt, statements, row_number)
         n_passages = max(prompt.passage_of_sentence) + 1
-        is_in_passage = passage_of_column == torch.arange(n_passages, device=device)[:, None]
-        is_in_any = is_in_passage.any(0)
-        # The first row deletes nothing, the second one deletes all passages.
-        deleted = torch.stack(
-            [
-                torch.zeros_like(is_in_any),
-                is_in_any,
-                *is_in_passage,
-                *(is_in_any & ~is_in_passage),
-            ]
-        )
-        probs = self.adapter.require(EditableInputs).erase_inputs(observation, deleted[:, None])
-        log_probs = self.adapter.require(AnswersFromPassage).compute_log_prob(observation, probs)
-        full, prior, *singles = log_probs[:, 0].tolist()
-        if not all(torch.isfinite(log_probs).flatten().tolist()):
+        everything = tuple(range(n_passages))
+        passage_sets = [
+            everything,
+            (),
+            *(tuple(k for k in everything if k != removed) for removed in everything),
+            *((k,) for k in everything),
+        ]
+        # With one or two passages, some of these sets are the same.
+        different_sets = list(dict.fromkeys(passage_sets))
+        prompts = [prompt.select_passages(passages) for passages in different_sets]
+        if not prompts[different_sets.index(())]:
             raise AttnProbeError(
-                f"a log-probability of a statement in row {row_number} is infinite or NaN. Load the "
-                "model in another dtype, or check its weights."
+                f"the prompt of row {row_number} has no tokens outside its passages. Add text to the "
+                "template."
             )
-        attention = observation.read(self._site)[0].double()
-        sentence_attention = attention[: len(passages)]
-        attended_sentence = int(sentence_attention.argmax())
-        passage_attention = [float(attention[columns].sum()) for columns in is_in_passage]
-        return StatementMeasurement(
-            StatementLogProbs(
+        all_scores = score_continuations(self.adapter, observations[0], prompts, statements)
+        measurements = []
+        for ids, scores, observation in zip(statements, all_scores, observations, strict=True):
+            sums = dict(zip(different_sets, scores.log_probs.sum(-1).tolist(), strict=True))
+            if not scores.log_probs.isfinite().all():
+                raise AttnProbeError(
+                    f"a log-probability of a statement in row {row_number} is infinite or NaN. Load "
+                    "the model in another dtype, or check its weights."
+                )
+            full, prior, *singles = [sums[passages] for passages in passage_sets]
+            log_probs = StatementLogProbs(
                 full=full,
                 prior=prior,
                 without=tuple(singles[:n_passages]),
                 alone=tuple(singles[n_passages:]),
-                n_tokens=len(statement_ids),
-            ),
+                n_tokens=len(ids),
+                unexpected_spans=self._find_unexpected_spans(
+                    ids,
+                    full=scores.log_probs[different_sets.index(everything)],
+                    prior=scores.log_probs[different_sets.index(())],
+                    is_first_choice=scores.is_first_choice[different_sets.index(())],
+                ),
+            )
+            measurements.append(self._add_attention(log_probs, prompt, observation))
+        return measurements
+
+    def _find_unexpected_spans(
+        self, ids: Sequence[int], *, full: Tensor, prior: Tensor, is_first_choice: Tensor
+    ) -> tuple[UnexpectedSpan, ...]:
+        """Find the spans of a statement that the model would not write without passages.
+
+        Args:
+            ids: Token ids of the statement.
+            full: Log-probability of each token with all passages, `[tokens]`.
+            prior: Log-probability of each token without any passage, `[tokens]`.
+            is_first_choice: Whether greedy decoding without passages writes each token, bool
+                `[tokens]`.
+        """
+        is_unexpected = [
+            not is_first and not _is_punctuation(decode_tokens(self.tokenizer, [token]))
+            for token, is_first in zip(ids, is_first_choice.tolist(), strict=True)
+        ]
+        unexpected_spans = []
+        for is_part, group in groupby(range(len(ids)), key=lambda k: is_unexpected[k]):
+            if not is_part:
+                continue
+            first, *_, last = [*group] * 2
+            part = slice(first, last + 1)
+            text = decode_tokens(self.tokenizer, list(ids[part])).strip()
+            prior_sum, full_sum = float(prior[part].sum()), float(full[part].sum())
+            unexpected_spans.append(UnexpectedSpan(text, prior_sum, full_sum - prior_sum))
+        return tuple(unexpected_spans)
+
+    def _observe_statements(
+        self, prompt: PassagePrompt, statements: Sequence[Sequence[int]], row_number: int
+    ) -> list[Observation]:
+        """Run the model on the complete prompt with each statement, and record the attention.
+
+        The prompt itself runs only with the first statement.
+        """
+        first, *others = [_build_inputs(prompt, ids) for ids in statements]
+        observation = self.adapter.observe(self.adapter.prepare(first, (row_number,)))
+        observations = [observation]
+        for inputs, ids in zip(others, statements[1:], strict=True):
+            candidates = torch.tensor(ids, device=observation.probs.device)[None, :, None]
+            batch = self.adapter.prepare({**inputs, "candidate_ids": candidates}, (row_number,))
+            observations.append(
+                self.adapter.observe_with_keys(batch, observation.state.keys_values)
+            )
+        return observations
+
+    def _add_attention(
+        self, log_probs: StatementLogProbs, prompt: PassagePrompt, observation: Observation
+    ) -> StatementMeasurement:
+        """Add the attention to the passages to the log-probabilities of a statement."""
+        attention = observation.read(self._site)[0].double()
+        sentence_attention = attention[: len(prompt.sentences)]
+        attended_sentence = int(sentence_attention.argmax())
+        passage_attention = [0.0] * len(log_probs.without)
+        for passage, value in zip(
+            prompt.passage_of_sentence, sentence_attention.tolist(), strict=True
+        ):
+            passage_attention[passage] += value
+        return StatementMeasurement(
+            log_probs,
             attention=tuple(passage_attention),
             attended_sentence=prompt.read_sentence(attended_sentence),
             attended_passage=prompt.passage_of_sentence[attended_sentence] + 1,
         )
 
 
-def _build_inputs(prompt: PassagePrompt, statement_ids: Sequence[int]) -> Mapping[str, Tensor]:
+def _is_punctuation(text: str) -> bool:
+    """Check whether the text of a token has no letter, no digit, and no part of a character."""
+    # The replacement character U+FFFD stands for a part of a character.
+    return not any(char.isalnum() or char == "\ufffd" for char in text)
+
+
+def _build_inputs(prompt: PassagePrompt, statement_ids: Sequence[int]) -> dict[str, Tensor]:
     """Build the adapter's inputs for a prompt and a statement as its answer."""
     n_prompt, n_statement = len(prompt.ids), len(statement_ids)
     return {

@@ -11,10 +11,12 @@ import pandas as pd
 from hf_attnprobe.citations.measurements import StatementMeasurement
 from hf_attnprobe.citations.rule import (
     GAIN_MARGIN,
+    MAX_UNKNOWN_LOG_PROB,
+    MAX_WORDING_GAIN,
     MIN_GAIN,
     MIN_GAIN_SHARE,
-    MIN_KNOWN_PRIOR_PER_TOKEN,
     MIN_LOG_PROB_PER_TOKEN,
+    MIN_WORDING_LOG_PROB,
     Classification,
     Use,
 )
@@ -343,8 +345,10 @@ class CitationReport(DocumentedResult):
                 f"A statement depends on the passages if they raise its log-probability by at least "
                 f"{MIN_GAIN:g} nats (cannot say within {GAIN_MARGIN:g} nats). A passage was used if "
                 f"its necessity or its sufficiency is at least {MIN_GAIN_SHARE:.0%} of this gain. "
-                f"A statement was known if its mean log-probability per token is at least "
-                f"{MIN_KNOWN_PRIOR_PER_TOKEN:g} without any passage. The model would not write a statement "
+                f"A statement without such a gain was unused if it contains a span that has at most "
+                f"{MAX_UNKNOWN_LOG_PROB:g} without any passage. It was known if every word for which the "
+                f"model would write another one has more than {MIN_WORDING_LOG_PROB:g} without any "
+                f"passage, and gains less than {MAX_WORDING_GAIN:g}. The model would not write a statement "
                 f"with less than {MIN_LOG_PROB_PER_TOKEN:g} per token with all passages."
             ),
         ]
@@ -439,6 +443,10 @@ def _convert_statement(statement: CitedStatement) -> dict[str, Any]:
         "log_prob": log_probs.full,
         "log_prob_without_passages": log_probs.prior,
         "gain": log_probs.gain,
+        "unexpected_spans": [
+            {"text": span.text, "log_prob_without_passages": span.prior, "gain": span.gain}
+            for span in log_probs.unexpected_spans
+        ],
         "attended_passage": statement.measurement.attended_passage,
         "attended_sentence": statement.measurement.attended_sentence,
         "passages": [

@@ -92,6 +92,34 @@ def test_log_probabilities_are_those_of_shortened_prompts(model, tokenizer):
         assert log_probs.alone == pytest.approx((first, second), abs=1e-3)
 
 
+def test_unexpected_spans_are_words_that_greedy_decoding_would_not_write(model, tokenizer):
+    """The reference generates one token after each token of the statement, without passages."""
+    statement = cite(model, tokenizer, ROWS, progress=False).answers[0].statements[0]
+    prompt = render_by_hand(tokenizer, [], ROWS[0]["question"])
+    space = " " if tokenizer.chat_template is None else ""
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(prompt + space + statement.text, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double().log_softmax(-1)
+    spans, is_span_open = [], False
+    for position in range(len(prompt_ids), len(ids)):
+        text = tokenizer.decode(ids[position])
+        distribution = logits[position - 1]
+        is_unexpected = int(distribution.argmax()) != ids[position] and any(map(str.isalnum, text))
+        if is_unexpected and not is_span_open:
+            spans.append(["", 0.0])
+        if is_unexpected:
+            spans[-1][0] += text
+            spans[-1][1] += float(distribution[ids[position]])
+        is_span_open = is_unexpected
+    unexpected_spans = statement.measurement.log_probs.unexpected_spans
+    assert [span.text for span in unexpected_spans] == [text.strip() for text, _ in spans]
+    assert [span.prior for span in unexpected_spans] == pytest.approx(
+        [log_prob for _, log_prob in spans], abs=1e-3
+    )
+    assert spans
+
+
 def test_attention_is_the_mean_over_heads_and_rows(model, tokenizer):
     """The statement has no other statement before it, so a plain pass gives the same attention."""
     (answer,) = cite(model, tokenizer, ROWS[1:], progress=False).answers

@@ -6,6 +6,7 @@ from hf_attnprobe.citations.rule import (
     MIN_GAIN,
     MIN_LOG_PROB_PER_TOKEN,
     StatementLogProbs,
+    UnexpectedSpan,
     Use,
     classify_statement,
 )
@@ -29,16 +30,12 @@ USED, KNOWN, UNUSED, OTHER, UNDECIDED = (
         (-2, -30, [-2.1, -1.9, -2], [-3, -4, -30], [USED, USED, OTHER]),
         # Two halves of the fact: both are necessary, and none is sufficient.
         (-2, -30, [-25, -24, -2], [-29, -28, -30], [USED, USED, OTHER]),
-        # The model knows the fact, even if it follows the wording of passage 1.
+        # Without passages, the model would write the same words.
         (-2, -4, [-4, -2, -2], [-2, -4, -4], [KNOWN] * 3),
         # The model would write the statement, but neither knows it nor takes it from a passage.
         (-20, -35, [-20, -20, -20], [-35, -35, -35], [UNDECIDED] * 3),
         # The model would not write the statement, although passage 2 has a similar form.
         (-40, -60, [-40, -58, -40], [-60, -42, -60], [UNUSED] * 3),
-        # The passages do not matter, and the model does not know the fact.
-        (-18, -18, [-18, -18, -18], [-18, -18, -18], [UNUSED] * 3),
-        # The passages do not matter, and it is not clear whether the model knows the fact.
-        (-10, -11, [-10, -10, -10], [-11, -11, -11], [UNDECIDED] * 3),
         # The gain is close to its threshold.
         (-2, -2 - MIN_GAIN, [-8, -2, -2], [-2, -8, -8], [UNDECIDED] * 3),
         # The share of passage 2 is close to its threshold.
@@ -53,6 +50,29 @@ def test_planted_log_probabilities_have_the_expected_classes(full, prior, withou
         k for k, use in enumerate(expected, 1) if use is USED
     )
     assert classification.reason
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        # The first word of the statement could be another one, but the passages do not change that.
+        ([("The", -2.2, 0.1)], KNOWN),
+        # The passages make a possible value more likely: the model half knows it.
+        ([("Ankara", -2.4, 2.2)], UNDECIDED),
+        # The value is possible, but unlikely with and without passages.
+        ([("Cheyenne", -3.0, 0.0)], UNDECIDED),
+        # The value is unlikely with and without passages.
+        ([("The", -0.9, 0.0), ("Dorhol", -20.0, -1.0)], UNUSED),
+        # The passages make an unlikely value likely, but other words less likely.
+        ([("Dorhol", -6.0, 5.0)], UNDECIDED),
+    ],
+)
+def test_unexpected_spans_decide_if_the_passages_hardly_matter(spans, expected):
+    unexpected_spans = tuple(UnexpectedSpan(*span) for span in spans)
+    log_probs = StatementLogProbs(-4, -6, (-6,), (-4,), 10, unexpected_spans)
+    classification = classify_statement(log_probs)
+    assert classification.uses == (expected,)
+    assert expected is KNOWN or any(repr(text) in classification.reason for text, *_ in spans)
 
 
 def test_a_statement_at_the_floor_is_undecided():

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hf_attnprobe.adapters.language_model.kv_cache_passes import (
+    KeysValues,
     PassageState,
     PromptPass,
     PromptRunner,
@@ -223,6 +224,8 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         - `labelled`: 1 for the answer's tokens, which come last, and 0 otherwise.
         - `other_ids` (optional): -1, except at the first token at which an alternative answer
           differs. There it is the alternative answer's token id.
+        - `candidate_ids` (optional): candidate words for each answer token, see `AnswerHead`. Without
+          them, the model runs on the whole prompt, and its most likely words are the candidates.
 
         Args:
             inputs: The inputs by name.
@@ -247,10 +250,13 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
         self._check_inputs(inputs)
         names = ("input_ids", "unit_ids", "labelled", "other_ids")
         batch_inputs = {name: inputs[name] for name in names}
-        try:
-            batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
-        except UndefinedLogitsError as error:
-            raise UndefinedLogitsError(f"text {example_ids[0]}: {error}") from error
+        if "candidate_ids" in inputs:
+            batch_inputs["candidate_ids"] = inputs["candidate_ids"]
+        else:
+            try:
+                batch_inputs["candidate_ids"] = self.prefill(batch_inputs).candidates
+            except UndefinedLogitsError as error:
+                raise UndefinedLogitsError(f"text {example_ids[0]}: {error}") from error
         prompt = Prompt(batch_inputs, self.rows)
         columns = torch.arange(prompt.n_columns, device=self.model.device)
         mask = torch.ones_like(columns, dtype=torch.bool)
@@ -314,6 +320,22 @@ class LanguageModelAdapter(PretrainedModelInfo, PromptRunner, AttentionModelBase
             f"self-check failed: recording the attention changed the logits by {error:.1e}. "
             "This model cannot be audited. Please report this problem."
         )
+
+    def observe_with_keys(self, batch: Batch, keys_values: KeysValues | None) -> Observation:
+        """Run the model on the last tokens of a prompt whose first tokens have run before.
+
+        Args:
+            batch: The prompt with its answer.
+            keys_values: Keys and values of at least all tokens before the first row that tests may
+                edit. With None, all tokens run.
+
+        Returns:
+            An observation, as by `observe`.
+        """
+        prompt = Prompt(batch.inputs, self.rows)
+        state = PassageState(prompt, batch.inputs["candidate_ids"], keys_values)
+        observation, _ = self._observe_rows(batch, state)
+        return observation
 
     @torch.no_grad()
     def _observe_rows(self, batch: Batch, state: PassageState) -> tuple[Observation, Tensor]:

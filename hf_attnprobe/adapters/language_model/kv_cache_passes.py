@@ -140,10 +140,48 @@ class CachedPrefixLayer(DynamicLayer):
         return torch.cat(padded) if len(padded) > 1 else padded[0]
 
 
+class ExtendedPrefixLayer(CachedPrefixLayer):
+    """Cache layer like `CachedPrefixLayer` that also stores the new tokens of the last pass.
+
+    Attributes:
+        new_keys: Keys of the rows that ran last, `[batch, heads, rows, width]`.
+        new_values: Values of these rows, in the same shape.
+    """
+
+    new_keys: Tensor
+    new_values: Tensor
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:
+        """Store new keys and values, and append them to the prefixes; see `CachedPrefixLayer`."""
+        self.new_keys, self.new_values = key_states, value_states
+        return super().update(key_states, value_states, *args, **kwargs)
+
+    def get_extended(self, index: int, n_rows: int) -> tuple[Tensor, Tensor]:
+        """Return the keys and the values of one prompt: its prefix, and its new tokens.
+
+        Args:
+            index: Index of the prompt. Each prompt must have a single copy.
+            n_rows: Number of new tokens, without padding.
+        """
+        new_keys = self.new_keys[index : index + 1, :, :n_rows]
+        new_values = self.new_values[index : index + 1, :, :n_rows]
+        return (
+            torch.cat([self._prefix_keys[index], new_keys], -2),
+            torch.cat([self._prefix_values[index], new_values], -2),
+        )
+
+
 def build_prefix_cache(
     prompt_keys_values: Sequence[KeysValues | None],
     n_tokens: Sequence[int],
     n_copies: Sequence[int],
+    layer_class: type[CachedPrefixLayer] = CachedPrefixLayer,
 ) -> DynamicCache | None:
     """Build a key-value cache with the first tokens of each prompt.
 
@@ -154,6 +192,7 @@ def build_prefix_cache(
         prompt_keys_values: Keys and values for all tokens, by prompt.
         n_tokens: Prefix length for each prompt.
         n_copies: Number of copies per prompt.
+        layer_class: Class of the cache layers.
 
     Returns:
         The cache, or None if all prefixes are empty.
@@ -170,7 +209,7 @@ def build_prefix_cache(
         for (keys, values), n_prefix in zip(layer_pairs, n_tokens, strict=True):
             prefix_keys.append(keys[..., :n_prefix, :])
             prefix_values.append(values[..., :n_prefix, :])
-        cache.layers.append(CachedPrefixLayer(prefix_keys, prefix_values, n_copies))
+        cache.layers.append(layer_class(prefix_keys, prefix_values, n_copies))
     return cache
 
 
@@ -535,6 +574,50 @@ class PromptRunner(HookedTransformer):
         Returns:
             Scores `[copies, scores]` for each pass.
         """
+        scores_by_index: dict[int, Tensor] = {}
+        for group in self._group_passes(passes):
+            group_scores = self._run_joined([passes[index] for index in group])
+            scores_by_index |= zip(group, group_scores, strict=True)
+        return [scores_by_index[index] for index in range(len(passes))]
+
+    @torch.no_grad()
+    def extend_keys_values(self, passes: Sequence[PromptPass]) -> list[KeysValues]:
+        """Compute the keys and values of prompts that begin with the tokens of a cached prompt.
+
+        Args:
+            passes: One pass per prompt, with one copy and without edits. The keys and values of its
+                first `n_prefix_tokens` tokens are in the cache of its state.
+
+        Returns:
+            Keys and values of all tokens, for each prompt.
+        """
+        results: dict[int, KeysValues] = {}
+        for group in self._group_passes(passes):
+            joint_passes = [passes[index] for index in group]
+            n_prefix_tokens = _count_prefix_tokens(joint_passes)
+            batch_ids, n_rows, extra_inputs = _join_rows(joint_passes, n_prefix_tokens)
+            states = [prompt_pass.state for prompt_pass in joint_passes]
+            n_copies = [1] * len(states)
+            cache = build_prefix_cache(
+                [state.keys_values for state in states],
+                n_prefix_tokens,
+                n_copies,
+                ExtendedPrefixLayer,
+            )
+            if cache is None:
+                cache = DynamicCache()
+            # The scores are not used, so the output layer runs for a single row.
+            candidates = torch.cat([state.candidates[:, :1] for state in states])
+            with shorten_model_errors({"input_ids": batch_ids}):
+                self.compute_answer_scores(
+                    batch_ids, candidates, cache=cache, extra_inputs=extra_inputs
+                )
+            for position, (index, n) in enumerate(zip(group, n_rows, strict=True)):
+                results[index] = _read_extended_prompt(cache, position, n)
+        return [results[index] for index in range(len(passes))]
+
+    def _group_passes(self, passes: Sequence[PromptPass]) -> list[list[int]]:
+        """Group the indices of forward passes that run as one batch."""
         indices = range(len(passes))
         longest_first = sorted(indices, key=lambda index: -passes[index].n_rows)
         groups: list[list[int]] = []
@@ -544,11 +627,7 @@ class PromptRunner(HookedTransformer):
                 groups[-1].append(index)
             else:
                 groups.append([index])
-        scores_by_index: dict[int, Tensor] = {}
-        for group in groups:
-            group_scores = self._run_joined([passes[index] for index in group])
-            scores_by_index |= zip(group, group_scores, strict=True)
-        return [scores_by_index[index] for index in indices]
+        return groups
 
     def _can_join(self, group: Sequence[PromptPass], candidate: PromptPass) -> bool:
         """Check whether a forward pass can run in one batch with a group of other passes.
@@ -605,25 +684,15 @@ class PromptRunner(HookedTransformer):
         """
         n_prefix_tokens = _count_prefix_tokens(passes)
         n_copies = [len(prompt_pass.ids) for prompt_pass in passes]
-        row_ids = [
-            prompt_pass.ids[:, n_prefix:]
-            for prompt_pass, n_prefix in zip(passes, n_prefix_tokens, strict=True)
-        ]
-        max_rows = max(ids.shape[1] for ids in row_ids)
+        batch_ids, n_rows, extra_inputs = _join_rows(passes, n_prefix_tokens)
         n_padded = [
-            max_rows - ids.shape[1] + prompt_pass.n_trailing_rows
-            for prompt_pass, ids in zip(passes, row_ids, strict=True)
+            batch_ids.shape[1] - n + prompt_pass.n_trailing_rows
+            for prompt_pass, n in zip(passes, n_rows, strict=True)
         ]
-        batch_ids = torch.cat([F.pad(ids, (0, max_rows - ids.shape[1])) for ids in row_ids])
-        extra_inputs: dict[str, Any] = {}
         if any(n_padded):
             copies = torch.tensor(n_copies, device=batch_ids.device)
             padded = torch.tensor(n_padded, device=batch_ids.device)
             extra_inputs["n_padded"] = padded.repeat_interleave(copies)
-        has_positions = any(prompt_pass.positions is not None for prompt_pass in passes)
-        if has_positions or len({*n_prefix_tokens}) > 1:
-            # Without a mask, the model would take gaps in the positions for several packed texts.
-            extra_inputs |= _build_position_inputs(passes, n_prefix_tokens, max_rows)
 
         n_answers = [prompt_pass.state.candidates.shape[1] for prompt_pass in passes]
         max_answer = max(n_answers)
@@ -740,6 +809,55 @@ def _count_prefix_tokens(passes: Sequence[PromptPass]) -> list[int]:
         n_tokens = prompt_pass.n_prefix_tokens
         min_tokens[key] = min(n_tokens, min_tokens.get(key, n_tokens))
     return [min_tokens[id(prompt_pass.state)] for prompt_pass in passes]
+
+
+def _join_rows(
+    passes: Sequence[PromptPass], n_prefix_tokens: Sequence[int]
+) -> tuple[Tensor, list[int], dict[str, Any]]:
+    """Join the rows of several passes to one batch, padded at the end.
+
+    Args:
+        passes: The passes.
+        n_prefix_tokens: Number of cached tokens per pass.
+
+    Returns:
+        Token ids of all rows, int `[copies, rows]`; the number of rows of each pass; and further
+        inputs of the model, see `_build_position_inputs`.
+    """
+    row_ids = [
+        prompt_pass.ids[:, n_prefix:]
+        for prompt_pass, n_prefix in zip(passes, n_prefix_tokens, strict=True)
+    ]
+    n_rows = [ids.shape[1] for ids in row_ids]
+    max_rows = max(n_rows)
+    batch_ids = torch.cat([F.pad(ids, (0, max_rows - ids.shape[1])) for ids in row_ids])
+    extra_inputs: dict[str, Any] = {}
+    has_positions = any(prompt_pass.positions is not None for prompt_pass in passes)
+    if has_positions or len({*n_prefix_tokens}) > 1:
+        # Without a mask, the model would take gaps in the positions for several packed texts.
+        extra_inputs |= _build_position_inputs(passes, n_prefix_tokens, max_rows)
+    return batch_ids, n_rows, extra_inputs
+
+
+def _read_extended_prompt(cache: DynamicCache, index: int, n_rows: int) -> KeysValues:
+    """Return the keys and values of one prompt after a pass in which its last tokens ran.
+
+    Args:
+        cache: Cache of the pass.
+        index: Index of the prompt in the batch.
+        n_rows: Number of tokens that ran, without padding.
+    """
+    pairs: list[tuple[Tensor, Tensor] | None] = []
+    for layer in cache.layers:
+        assert isinstance(layer, DynamicLayer)
+        if isinstance(layer, ExtendedPrefixLayer):
+            pairs.append(layer.get_extended(index, n_rows))
+        elif layer.keys is None or layer.values is None:
+            pairs.append(None)
+        else:
+            keys, values = layer.keys[index : index + 1], layer.values[index : index + 1]
+            pairs.append((keys[..., :n_rows, :], values[..., :n_rows, :]))
+    return pairs
 
 
 def _build_position_inputs(
