@@ -1047,6 +1047,25 @@ class AttentionModelBase(AttentionModel):
             batch: Texts to run the check on.
         """
 
+    def replay_without_units(
+        self, observation: "Observation", site: Site, is_erased: Tensor, *, renormalise: bool
+    ) -> Tensor | None:
+        """Compute the probabilities without the attention to some units, if there is a fast method.
+
+        The result must be the same as that of `replay` with the attention to these units set to 0
+        in every query row. The default implementation returns None, and `replay` is used instead.
+
+        Args:
+            observation: The observed batch.
+            site: Head or head group whose attention is erased.
+            is_erased: Units whose attention is erased, bool `[copies, batch, keys]`.
+            renormalise: Whether the remaining weights of a row are scaled up to their previous sum.
+
+        Returns:
+            Probabilities `[copies, batch, classes]`, or None.
+        """
+        return None
+
     def compute_native_probs(self, batch: Batch) -> Tensor | None:
         """Compute probabilities with the original model, without the adapter's hooks.
 

@@ -106,7 +106,7 @@ def iterate_shortened_texts(
         Indices of the shortened texts in the batch, and their model inputs.
     """
     lengths, order = remaining.sum(1).sort(stable=True)
-    for rows in _split_by_length(lengths.tolist(), tokens_per_pass):
+    for rows in split_by_length(lengths.tolist(), tokens_per_pass):
         batch_rows = order[rows]
         texts = {name: value[example[batch_rows]] for name, value in inputs.items()}
         if ids is not None:
@@ -114,7 +114,7 @@ def iterate_shortened_texts(
         yield batch_rows, _remove_tokens(texts, remaining[batch_rows], pad_id, pads_left)
 
 
-def _split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
+def split_by_length(lengths: list[int], tokens_per_pass: int) -> Iterator[slice]:
     """Split texts into batches that have at most a given number of tokens, including padding.
 
     Args:

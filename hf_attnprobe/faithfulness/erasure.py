@@ -762,10 +762,14 @@ def predict_without_weights(
     Returns:
         Probabilities ``[copies, batch, classes]``.
     """
-    n_layers = len(observation.model.get_heads_by_layer(site))
-    chunks = is_erased.split(max(1, MAX_EDITED_LAYERS_PER_PASS // n_layers))
-    replay = partial(_replay_without_weights, observation, site, renormalise)
-    probs = torch.cat([*map(replay, chunks)])
+    probs = observation.model.replay_without_units(
+        observation, site, is_erased, renormalise=renormalise
+    )
+    if probs is None:
+        n_layers = len(observation.model.get_heads_by_layer(site))
+        chunks = is_erased.split(max(1, MAX_EDITED_LAYERS_PER_PASS // n_layers))
+        replay = partial(_replay_without_weights, observation, site, renormalise)
+        probs = torch.cat([*map(replay, chunks)])
     if all_zero:
         return probs
     attention = compute_site_attention(observation, site)

@@ -59,9 +59,11 @@ from hf_attnprobe.adapters.transformer.replay import (
     compute_block_output,
     compute_outputs_and_values,
     create_reference,
+    prepare_row_removal,
     replay_interchange,
     replay_logits,
     replay_outputs,
+    replay_without_keys,
 )
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, create_head
 from hf_attnprobe.core.errors import AttnProbeError
@@ -69,6 +71,7 @@ from hf_attnprobe.core.input_names import TEXT_INPUT
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.protocol import (
+    ALL,
     NON_MODEL_COLUMNS,
     AttentionModelBase,
     Batch,
@@ -494,6 +497,41 @@ class TransformerAdapter(
         create_edit = partial(create_masking_edit, n_heads=self.n_heads)
         scores = replay_logits(self, observation, factors, create_edit)
         return self.head.compute_probs(scores, observation.batch.inputs)
+
+    def replay_without_units(
+        self, observation: Observation, site: Site, is_erased: Tensor, *, renormalise: bool
+    ) -> Tensor | None:
+        """Compute the probabilities without the attention to some units; see `AttentionModelBase`.
+
+        The site must contain all heads. Each set of units is computed only once per text.
+        """
+        has_all_heads = self.get_heads_by_layer(site) == self.get_heads_by_layer(Site(ALL, ALL))
+        if site.query is not None or not has_all_heads:
+            return None
+        partial_replay = prepare_row_removal(self, observation)
+        if partial_replay is None:
+            return None
+
+        def compute_probs(texts: Tensor, sets: Tensor) -> Tensor:
+            probs = observation.probs[texts]
+            # The output of a text without an erased unit is known.
+            has_erased = sets.any(1)
+            if has_erased.any():
+                new_probs = replay_without_keys(
+                    self,
+                    observation,
+                    partial_replay,
+                    texts[has_erased],
+                    sets[has_erased],
+                    renormalise=renormalise,
+                    tokens_per_pass=self._edited_tokens_per_pass,
+                )
+                probs[has_erased] = new_probs.to(probs.dtype)
+            return probs
+
+        positions = self.get_unit_positions(observation, 0, is_erased)
+        cache_key = ("erased attention", renormalise)
+        return compute_each_set_once(observation, cache_key, positions, compute_probs)
 
     def set_reference(self, *batches: Batch) -> None:
         """Store the head outputs for a reference sample of texts; see `HeadOutputs`."""

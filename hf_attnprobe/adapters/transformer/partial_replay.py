@@ -8,6 +8,9 @@ If the attention in one layer is edited, a partial replay does the following:
 3. Blocks above the edited layer run on hidden states. If the prediction is read from one row, such
    as [CLS], the last block runs for this row only.
 
+If tokens are erased from all attention, their rows do not affect any other row. These rows are left
+out in all layers, and no queries and keys are computed, see `PartialReplay.compute_readout_states`.
+
 The results are exact. With MiniLM, replays are faster than a loop of full forward passes by these
 factors:
 
@@ -22,7 +25,7 @@ DeBERTa-v2, XLNet, encoder-decoders) are replayed by full forward passes.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,6 +46,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
     patch_forwards,
     replace_first_tensor,
 )
+from hf_attnprobe.functional.intervention import normalise
 
 
 class Sublayer(NamedTuple):
@@ -56,6 +60,8 @@ class Sublayer(NamedTuple):
             `attention` contains the projection (Llama), otherwise `projection` (BERT).
         slices: Each head's slice of the projection matrix, `[heads, width, hidden]`.
         attention_output: A recorded output of `attention`, used as a template for other outputs.
+        value_projection: The linear module that maps the input of `attention` to the value vectors
+            of all heads, or None if there is no such module.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Sublayer(NamedTuple):
     output_module: nn.Module
     slices: Tensor
     attention_output: Any
+    value_projection: nn.Linear | None
 
 
 class SublayerResults(NamedTuple):
@@ -94,7 +101,13 @@ def find_sublayer(
     Returns:
         The modules (attention sublayer), or None if the block has another structure.
     """
-    output_hook = OutputHook(lambda layer, output, values: output)
+    layer_values: list[Tensor] = []
+
+    def record_values(layer: int, output: Tensor, values: Tensor) -> Tensor:
+        layer_values.append(values)
+        return output
+
+    output_hook = OutputHook(record_values)
     with hook_attention(modules, keep_attention, output_hook=output_hook) as attention_hook:
         call.run(call.hidden_in)
     if len(attention_hook.names) != 1 or 0 not in output_hook.projections:
@@ -113,7 +126,10 @@ def find_sublayer(
     if not _returns_projected_rows(call, projection_args, projected, sublayer_output):
         return None
     _, attention_output = calls[attention]
-    return Sublayer(name, attention, projection, output_module, slices, attention_output)
+    value_projection = _find_value_projection(call, attention, layer_values[0])
+    return Sublayer(
+        name, attention, projection, output_module, slices, attention_output, value_projection
+    )
 
 
 def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
@@ -129,6 +145,30 @@ def _find_weight_owner(block: nn.Module, slices: Tensor) -> nn.Module | None:
     for module in block.modules():
         weight = getattr(module, "weight", None)
         if isinstance(weight, Tensor) and weight.data_ptr() == slices.data_ptr():
+            return module
+    return None
+
+
+def _find_value_projection(
+    call: BlockCall, attention: nn.Module, values: Tensor
+) -> nn.Linear | None:
+    """Find the linear module that computes the value vectors of an attention module.
+
+    Args:
+        call: The block call.
+        attention: The attention module.
+        values: Value vectors in this call, `[batch, heads, keys, width]`.
+
+    Returns:
+        The module, or None if no linear module maps the attention's input to these values.
+    """
+    attention_input = compute_attention_input(call, attention, call.hidden_in)
+    expected = values.transpose(1, 2).flatten(2)
+    for module in attention.modules():
+        is_candidate = (
+            isinstance(module, nn.Linear) and module.in_features == attention_input.shape[-1]
+        )
+        if is_candidate and module(attention_input).equal(expected):
             return module
     return None
 
@@ -224,6 +264,32 @@ def finish_block(call: BlockCall, sublayer: Sublayer, hidden: Tensor, projected:
 def _return_output(output: Any, *_: Any, **__: Any) -> Any:
     """Return a fixed output, whatever the arguments are."""
     return output
+
+
+class _AttentionReachedError(Exception):
+    """Signal that ends a forward pass before the attention of a block; not a failure."""
+
+
+def compute_attention_input(call: BlockCall, attention: nn.Module, hidden: Tensor) -> Tensor:
+    """Run only the part of a block before its attention, which may be a layer norm.
+
+    Args:
+        call: The recorded block call.
+        attention: The block's attention module.
+        hidden: Rows from the block's input, `[texts, rows, hidden]`.
+
+    Returns:
+        The attention's input for the same rows, `[texts, rows, hidden]`.
+    """
+    inputs: list[Tensor] = []
+
+    def stop(*args: Any, **kwargs: Any) -> None:
+        inputs.append(get_first_tensor((args, kwargs)))
+        raise _AttentionReachedError
+
+    with patch_forwards({attention: stop}), suppress(_AttentionReachedError):
+        call.run(hidden)
+    return inputs[0]
 
 
 class _HeadOutputsReachedError(Exception):
@@ -540,6 +606,124 @@ class PartialReplay:
         values = self.get_sublayer_results(layer).values[:, heads]
         output_change = weight_change.to(values.dtype) @ values
         return self.run_from_change(layer, heads, rows, output_change, edit_above)
+
+    @property
+    def can_leave_out_rows(self) -> bool:
+        """Whether `compute_readout_states` can be called.
+
+        The prediction must be read from certain rows, and every layer needs a value projection.
+        """
+        return self.readout_rows is not None and all(
+            sublayer.value_projection is not None for sublayer in self.sublayers
+        )
+
+    def compute_scores(self, states: Tensor) -> Tensor:
+        """Compute the model's prediction scores from the states that the prediction is read from.
+
+        Args:
+            states: Last hidden states of these rows, `[copies, batch, rows, hidden]`.
+
+        Returns:
+            Prediction scores, such as logits, `[copies, batch, ...]`.
+        """
+        return self.head(put_rows(self.calls[-1].hidden_out, self.readout_rows, states))
+
+    def find_remaining_rows(self, texts: Tensor, is_erased: Tensor) -> Tensor:
+        """Find the rows that affect the prediction if some keys are erased from all attention.
+
+        These are the rows of all other tokens, and the rows that the prediction is read from.
+
+        Args:
+            texts: Index of the text for each set of erased keys, int `[sets]`.
+            is_erased: Erased keys, bool `[sets, keys]`.
+
+        Returns:
+            Whether each row affects the prediction, bool `[sets, queries]`.
+        """
+        assert self.readout_rows is not None
+        return (self.mask[texts] & ~is_erased).scatter(1, self.readout_rows[texts], True)
+
+    @torch.no_grad()
+    def compute_readout_states(
+        self, texts: Tensor, is_erased: Tensor, *, renormalise: bool
+    ) -> Tensor:
+        """Compute the last hidden states after erasing some keys from all attention.
+
+        The weights of these keys are set to 0 in all layers, heads and rows. All other weights
+        keep their recorded values, or are divided by their sum. No row reads an erased token, so
+        that its row is left out.
+
+        Args:
+            texts: Index of the text for each set of erased keys, int `[sets]`.
+            is_erased: Erased keys, bool `[sets, keys]`.
+            renormalise: Whether the remaining weights of a row are scaled up to their previous sum.
+
+        Returns:
+            Hidden states of the rows that the prediction is read from, `[sets, rows, hidden]`.
+        """
+        assert self.readout_rows is not None
+        readout_rows = self.readout_rows[texts]
+        rows = index_rows(self.find_remaining_rows(texts, is_erased))
+        if rows is None:
+            rows = torch.arange(is_erased.shape[1], device=texts.device).expand(is_erased.shape)
+        # A set with fewer remaining rows is padded with other rows, which no row may read.
+        is_key = (self.mask[texts] & ~is_erased).gather(1, rows)
+        hidden = take_rows(self.calls[0].hidden_in[texts], rows)
+        for layer, (call, sublayer) in enumerate(zip(self.calls, self.sublayers, strict=True)):
+            # Without this line, the type checker assumes that there may be no value projection.
+            assert sublayer.value_projection is not None
+            values = sublayer.value_projection(
+                compute_attention_input(call, sublayer.attention, hidden)
+            )
+            queries = rows
+            if layer == self.top_layer:
+                queries = readout_rows
+                indices = (rows[..., None] == readout_rows[:, None]).int().argmax(1)
+                hidden = take_rows(hidden, indices)
+            weights = self._read_remaining_weights(
+                layer, texts, queries, rows, is_key, renormalise=renormalise
+            )
+            n_heads, width, _ = sublayer.slices.shape
+            values = values.unflatten(-1, (-1, width)).transpose(1, 2)
+            # Several heads may share their values.
+            values = values.repeat_interleave(n_heads // values.shape[1], dim=1)
+            head_outputs = (weights.to(values.dtype) @ values).transpose(1, 2).flatten(2)
+            hidden = finish_block(call, sublayer, hidden, sublayer.projection(head_outputs))
+        return hidden
+
+    def _read_remaining_weights(
+        self,
+        layer: int,
+        texts: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        is_key: Tensor,
+        *,
+        renormalise: bool,
+    ) -> Tensor:
+        """Read the attention weights of some queries and keys, without the erased keys.
+
+        Args:
+            layer: Layer index.
+            texts: Index of the text for each set of erased keys, int `[sets]`.
+            queries: Positions of the queries, int `[sets, queries]`.
+            keys: Positions of the keys, int `[sets, keys]`. They include all keys that remain.
+            is_key: Whether each of these keys remains, bool `[sets, keys]`.
+            renormalise: Whether the remaining weights of a row are scaled up to their previous sum.
+
+        Returns:
+            Weights `[sets, heads, queries, keys]`.
+        """
+        attention = self.attention[layer]
+        heads = torch.arange(attention.shape[1], device=texts.device)[:, None, None]
+        texts = texts[:, None, None, None]
+        queries = queries[:, None, :, None]
+        weights = attention[texts, heads, queries, keys[:, None, None]] * is_key[:, None, None]
+        if not renormalise:
+            return weights
+        # A query does not attend to keys that it cannot see, so that these do not change the sums.
+        sums = attention.sum(-1, keepdim=True)[texts, heads, queries, 0]
+        return normalise(weights) * sums
 
     def replay_output(self, layer: int, head: int, query: int | None, output: Tensor) -> Tensor:
         """Compute the model's prediction scores after replacing the output of one attention head.

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import sdpa_kernel
 from transformers import PreTrainedModel
 
+from hf_attnprobe.adapters.deletion import split_by_length
 from hf_attnprobe.adapters.pretrained import select_forward_inputs
 from hf_attnprobe.adapters.transformer.attention_hooks import (
     VARIABLE_LENGTH_KERNELS,
@@ -63,6 +64,7 @@ from hf_attnprobe.adapters.transformer.recorded_blocks import (
 from hf_attnprobe.adapters.transformer.task_heads import ADAPTER_INPUTS, TaskHead
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.input_names import TEXT_INPUT
+from hf_attnprobe.functional.intervention import zero_out
 from hf_attnprobe.protocol import Batch, Observation, ReferenceOutputs, Site
 
 
@@ -439,14 +441,101 @@ def equals_full_pass(
     """
     expected = transformer.compute_logits(inputs, create_replacing_edit({layer: edited}))
     scores = partial_replay.replay(layer, edited.repeat(2, 1, 1, 1, 1))
+    return _equal_up_to_rounding(scores, expected.expand_as(scores), transformer.model.dtype)
+
+
+def _equal_up_to_rounding(scores: Tensor, expected: Tensor, dtype: torch.dtype) -> bool:
+    """Check whether scores differ by rounding only, for a model with weights of the given type."""
     largest = float(expected.nan_to_num(neginf=0).abs().max())
-    return torch.allclose(
-        scores,
-        expected.expand_as(scores),
-        rtol=0,
-        atol=get_relative_tolerance(transformer.model.dtype) * largest,
-        equal_nan=True,
+    tolerance = get_relative_tolerance(dtype) * largest
+    return torch.allclose(scores, expected, rtol=0, atol=tolerance, equal_nan=True)
+
+
+def prepare_row_removal(
+    transformer: HookedTransformer, observation: Observation
+) -> PartialReplay | None:
+    """Prepare an observed batch for replays that leave out the rows of erased tokens.
+
+    The result is checked once per batch: every other token is erased, and the scores must be the
+    same as those of the complete model.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+
+    Returns:
+        The prepared batch, or None if such replays are not possible or not exact.
+    """
+    partial_replay = prepare_partial_replay(transformer, observation)
+    if partial_replay is None or not partial_replay.can_leave_out_rows:
+        return None
+    model, batch = observation.model, observation.batch
+
+    @torch.no_grad()
+    def is_exact() -> bool:
+        is_odd = torch.arange(batch.mask.shape[1], device=batch.mask.device) % 2 == 1
+        is_erased = batch.content_mask & is_odd
+        edited = {}
+        for layer, attention in enumerate(observation.attention):
+            visible = model.get_visible_keys(observation, layer)[:, None]
+            edited[layer] = zero_out(attention, is_erased[:, None, None], movable=visible)
+        expected = transformer.compute_logits(batch.inputs, create_replacing_edit(edited))
+        texts = torch.arange(len(is_erased), device=is_erased.device)
+        states = partial_replay.compute_readout_states(texts, is_erased, renormalise=True)
+        scores = partial_replay.compute_scores(states[None])[0]
+        return _equal_up_to_rounding(scores, expected, transformer.model.dtype)
+
+    return partial_replay if observation.remember("rows can be left out", is_exact) else None
+
+
+def replay_without_keys(
+    transformer: HookedTransformer,
+    observation: Observation,
+    partial_replay: PartialReplay,
+    texts: Tensor,
+    is_erased: Tensor,
+    *,
+    renormalise: bool,
+    tokens_per_pass: int,
+) -> Tensor:
+    """Compute the probabilities after erasing keys from the attention of all heads.
+
+    Args:
+        transformer: The model.
+        observation: The observed batch.
+        partial_replay: The result of `prepare_row_removal` for this batch.
+        texts: Index of the text for each set of erased keys, int `[sets]`.
+        is_erased: Erased keys, bool `[sets, keys]`.
+        renormalise: Whether the remaining weights of a row are scaled up to their previous sum.
+        tokens_per_pass: Largest number of rows in one pass, including padding.
+
+    Returns:
+        Probabilities `[sets, classes]`.
+    """
+    lengths, order = partial_replay.find_remaining_rows(texts, is_erased).sum(1).sort(stable=True)
+    chunks = []
+    for chunk in split_by_length(lengths.tolist(), tokens_per_pass):
+        indices = order[chunk]
+        states = partial_replay.compute_readout_states(
+            texts[indices], is_erased[indices], renormalise=renormalise
+        )
+        chunks.append(states)
+    states = torch.empty_like(torch.cat(chunks))
+    states[order] = torch.cat(chunks)
+
+    # The head computes one set of every text at once: the first sets, then the second sets, etc.
+    n_texts = len(observation.batch.mask)
+    counts = torch.nn.functional.one_hot(texts, n_texts).cumsum(0)
+    copies = counts.gather(1, texts[:, None])[:, 0] - 1
+    n_copies = int(copies.max()) + 1
+    grid = states.new_zeros(n_copies, n_texts, *states.shape[1:])
+    grid[copies, texts] = states
+    chunk_size = transformer.tokens_per_pass // observation.batch.mask.numel()
+    scores = run_in_chunks(
+        lambda part: partial_replay.compute_scores(grid[part]), n_copies, chunk_size
     )
+    probs = transformer.head.compute_probs(scores, observation.batch.inputs)
+    return probs[copies, texts]
 
 
 def run_in_chunks(run: Callable[[slice], Tensor], n_copies: int, chunk_size: int) -> Tensor:
