@@ -15,6 +15,7 @@ Main classes, in reading order:
 - `Observation`: the result of one forward pass, with quantities that are derived from it.
 """
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -865,6 +866,22 @@ class Decisions(Protocol):
     prediction: Prediction
 
 
+def list_capability_members(capability: type) -> list[str]:
+    """List the methods and attributes that an adapter needs for a capability.
+
+    Args:
+        capability: A capability protocol, such as `EditableInputs`.
+
+    Returns:
+        The names, attributes before methods.
+    """
+    names: dict[str, None] = {}
+    for protocol in capability.__mro__:
+        # Attributes of a protocol are only annotated, so they are not in its namespace.
+        names |= dict.fromkeys([*inspect.get_annotations(protocol), *vars(protocol)])
+    return [name for name in names if not name.startswith("_")]
+
+
 class AttentionModelBase(AttentionModel):
     """Base class for adapters, with defaults for everything beyond `AttentionModel`.
 
@@ -970,7 +987,13 @@ class AttentionModelBase(AttentionModel):
             )
         if isinstance(self, capability):
             return None
-        return f"{type(self).__name__} does not have the methods of {capability.__name__}"
+        missing_members = [
+            name for name in list_capability_members(capability) if not hasattr(self, name)
+        ]
+        return (
+            f"{type(self).__name__} does not have the methods of {capability.__name__} (missing: "
+            f"{', '.join(missing_members)})"
+        )
 
     def require(self, capability: type[T], site: Site | None = None) -> T:
         """Return the model itself, or raise an error if it lacks a capability.

@@ -263,6 +263,20 @@ def test_the_capabilities_on_the_page_are_those_of_the_protocol():
         assert told == public | set(capability.__annotations__)
 
 
+def test_the_page_lists_every_capability_that_a_test_needs():
+    page = read("docs/extending.md").partition("| capability |")[2]
+    uses = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", page, flags=re.MULTILINE))
+    tests = registry.load_tests()
+    listed = {(name, test) for name, use in uses.items() for test in re.findall(r"`(\w+)`", use)}
+    needed = set()
+    for test in tests.values():
+        needs = [need if isinstance(need, tuple) else (need,) for need in test.needs]
+        needed |= {(need.__name__, test.name) for alternatives in needs for need in alternatives}
+    # The prediction of a class is a decision. The text below the table describes the two others.
+    unlisted = {"Decisions", "ExchangeableStates", "KeptPositions"}
+    assert listed == {(name, test) for name, test in needed if name not in unlisted}
+
+
 def test_the_tests_on_the_page_of_tests_are_all():
     told = re.findall(r"^### `(\w+)`: ", read("docs/tests.md"), flags=re.MULTILINE)
     assert set(told) == set(registry.load_tests())

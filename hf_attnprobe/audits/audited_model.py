@@ -45,7 +45,7 @@ from hf_attnprobe.checkpoints.loading import (
 from hf_attnprobe.checkpoints.origins import Origin, find_commit, locate_checkpoint
 from hf_attnprobe.checkpoints.weights import change_weights
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import has_native_bfloat16
+from hf_attnprobe.core.hardware import has_native_bfloat16, list_number_formats
 from hf_attnprobe.core.options import SavedModel, convert_model_name
 from hf_attnprobe.core.serialization import format_short
 from hf_attnprobe.inference.encoding import (
@@ -514,12 +514,8 @@ def get_number_format(adapter: AttentionModelBase) -> str:
     Args:
         adapter: The audited model.
     """
-    formats = [weight.dtype for weight in adapter.model.parameters()]
-    return next(
-        str(number_format).removeprefix("torch.")
-        for number_format in formats
-        if number_format.is_floating_point
-    )
+    number_format, *_ = list_number_formats(adapter.model)
+    return str(number_format).removeprefix("torch.")
 
 
 def _warn_if_slow(model: nn.Module, options: AuditOptions, device: torch.device) -> None:

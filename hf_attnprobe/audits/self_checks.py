@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.site_selection import check_query
 from hf_attnprobe.core.errors import AttnProbeError
-from hf_attnprobe.core.hardware import run_with_halving
+from hf_attnprobe.core.hardware import list_number_formats, run_with_halving
 from hf_attnprobe.core.options import Options
 from hf_attnprobe.faithfulness.options import TargetOptions
 from hf_attnprobe.faithfulness.registry import AuditPreview, load_tests
@@ -182,7 +182,8 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     larger than 1, the tolerance is multiplied by the number.
 
     The original model and the audited model may have different number formats. In this case, the less
-    precise format determines the tolerance.
+    precise format determines the tolerance. A model without floating-point parameters counts as
+    float32.
 
     Args:
         adapter: The audited model.
@@ -193,9 +194,8 @@ def compute_tolerance(adapter: AttentionModelBase, number: float) -> float:
     """
     # If the audited model is a changed copy, this attribute holds the original model.
     user_model = getattr(adapter, "user_model", adapter.model)
-    weights = [*adapter.model.parameters(), *user_model.parameters()]
-    dtypes = {weight.dtype for weight in weights}
-    largest_eps = max(torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point)
+    dtypes = {*list_number_formats(adapter.model), *list_number_formats(user_model)}
+    largest_eps = max(torch.finfo(dtype).eps for dtype in dtypes)
     return min(1000 * largest_eps, 0.1) * max(1.0, abs(number))
 
 

@@ -321,6 +321,22 @@ def has_native_bfloat16() -> bool:
     return any(is_present is True for name, is_present in capabilities.items() if "bf16" in name)
 
 
+def list_number_formats(model: nn.Module) -> list[torch.dtype]:
+    """List the number formats of a model's floating-point parameters, in the order of the parameters.
+
+    A model without such parameters, for example a rule that is written as a module, has no format of
+    its own. It then counts as float32, the default format of PyTorch.
+
+    Args:
+        model: The model.
+
+    Returns:
+        One format per floating-point parameter, or float32 alone.
+    """
+    formats = [weight.dtype for weight in model.parameters() if weight.is_floating_point()]
+    return formats or [torch.float32]
+
+
 def is_small_model(model: nn.Module) -> bool:
     """Check whether a model is so small that several threads would not make it faster.
 

@@ -10,10 +10,13 @@ from hf_attnprobe.adapters.transformer.adapter import TransformerAdapter
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.faithfulness.erasure import erasure
 from hf_attnprobe.faithfulness.explanations import explanations
+from hf_attnprobe.faithfulness.registry import load_tests
 from hf_attnprobe.protocol import (
     AttentionModel,
     AttentionModelBase,
     BlockOutputs,
+    EditableInputs,
+    ExchangeableStates,
     HeadOutputs,
     LinearReadout,
     MaskedReplay,
@@ -112,6 +115,21 @@ class PlainAdapter(AttentionModelBase):
 
     sites = prepare = observe = replay = lambda self: None
     get_visible_keys = select_row = lambda self: None
+
+
+class ErasingAdapter(PlainAdapter):
+    def erase_inputs(self, observation, erased, *, operator="deletion"):
+        return None
+
+
+def test_a_missing_capability_names_the_missing_methods():
+    adapter = ErasingAdapter(Plain())
+    assert adapter.lacks(EditableInputs) is None
+    reason = load_tests()["input_erasure"].lacks(adapter, Site(0, 0))
+    assert reason.endswith("(missing: compute_gradient_times_input, compute_attention_gradient)")
+    assert adapter.lacks(ExchangeableStates).endswith(
+        "(missing: replay_interchange, get_states, compute_head_values)"
+    )
 
 
 def test_adapters_are_registered_by_class_and_by_model_type(monkeypatch):

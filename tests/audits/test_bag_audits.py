@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 from hf_attnprobe import (
     AuditOptions,
@@ -154,6 +155,30 @@ def test_a_registered_module_needs_no_tokenizer():
         audit(model, [{"text": "a fine film", "label": 0}], "permutation", progress=False)
     with refuses("one noun"):
         audit(model, Data(make_bags(4, 0), unit="Two words"), "permutation", progress=False)
+
+
+class LargestReadings(nn.Module):
+    """A rule without parameters: attention is on large values, and their weighted mean decides."""
+
+    def score(self, vectors):
+        return 4 * vectors[..., 0].abs()
+
+    def head(self, pooled):
+        return torch.stack([-pooled[..., 0], pooled[..., 0]], -1)
+
+    def forward(self, vectors, mask):
+        weights = self.score(vectors).masked_fill(~mask, -torch.inf).softmax(-1)
+        return self.head((weights[..., None] * vectors).sum(1))
+
+
+@pytest.mark.parametrize("options", [AuditOptions(), AuditOptions(time="1h")])
+def test_a_module_without_parameters_is_audited(options):
+    rows = make_bags(12, 2)
+    adapter = GatedAdapter(LargestReadings())
+    report = audit(adapter, rows, "permutation", options=options, progress=False)
+    predicted = report.wide_frame().sort_index().predicted_class
+    # Within each bag, both large values have the sign of the label.
+    assert predicted.tolist() == [row["label"] for row in rows]
 
 
 # --- other ways to audit bags ------------------------------------------------------------------
