@@ -170,7 +170,7 @@ def test_units_hold_no_token_of_template_question_or_answer(chat, model):
 @pytest.mark.parametrize("units", UNIT_SPLITTERS)
 def test_long_white_space_and_long_words_are_cut_at_once(units):
     """Time that grows with the square of the length would be hours here."""
-    space, word = " " * 200_000, "x" * 200_000
+    space, word = " " * 200_000, "X" * 200_000
     text = f"One.{space}Two. {word}. Three."
     expected = {"sentence": 4, "passage": 1, "word": 4}[units]
     assert len(UNIT_SPLITTERS[units](text)) == expected
