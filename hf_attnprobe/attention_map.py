@@ -18,6 +18,7 @@ from hf_attnprobe.faithfulness.rankings import (
 )
 from hf_attnprobe.faithfulness.scale import EVALUATED_GROUP_RANKINGS
 from hf_attnprobe.functional.divergence import normalise_positive_part
+from hf_attnprobe.plots.highlighted_text import CERTIFIED_MAP_NAME, UNCERTIFIED_MAP_NAME
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
@@ -202,6 +203,11 @@ class AttentionMap:
         if len(names) == 1:
             return f"head {names[0]} (layer.head)"
         return f"mean of {len(names)} heads (layer.head): {', '.join(names)}"
+
+    @property
+    def name(self) -> str:
+        """Name of the map in tables, which states whether the map lacks a certificate."""
+        return UNCERTIFIED_MAP_NAME if self.certificate is None else CERTIFIED_MAP_NAME
 
     @property
     def certificate_text(self) -> str:

@@ -108,7 +108,23 @@ def test_a_prompt_is_scored_by_the_shares_of_the_heads(retrieval):
     assert text.scores["map"] == pytest.approx(expected.tolist(), abs=1e-5)
     options = {"answer": "v3", "units": "word", "attention_map": make_map(model)}
     table = str(explain(model, tokenizer, **row, **options))
-    assert "fitted map" in table
+    assert "fitted map" in table and "not certified" not in table
+
+
+def test_a_map_without_a_certificate_is_called_not_certified(retrieval, make_model, tokenizer):
+    model, retrieval_tokenizer = retrieval
+    row = planted_retrieval.draw_prompts(1)[0]
+    uncertified = replace(make_map(model), certificate=None)
+    options = {"answer": "v3", "units": "word", "attention_map": uncertified}
+    prompt = explain(model, retrieval_tokenizer, **row, **options)
+    header = next(line for line in str(prompt).splitlines() if "leave-one-out" in line)
+    assert header.endswith("map (not certified)") and "fitted map" not in str(prompt)
+    # Every number ends below the end of its title.
+    end = header.index("map (not certified)") + len("map (not certified)")
+    assert all(end == len(line[:end].rstrip()) for line in str(prompt).splitlines()[3:8])
+    uncertified = replace(make_map(make_model(), ranking="attention"), certificate=None)
+    text = explain_text(make_model(), tokenizer, "a b", attention_map=uncertified)
+    assert "map (not certified)" in str(text) and "fitted map" not in str(text)
 
 
 def test_a_map_of_another_model_is_refused(retrieval):

@@ -40,6 +40,7 @@ from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text, preserve_tokenizer
 from hf_attnprobe.plots.highlighted_text import (
+    CERTIFIED_MAP_NAME,
     PASSAGE_GAIN_LABEL,
     PASSAGE_SHARE_LABEL,
     SINK_SHARE_LABEL,
@@ -442,6 +443,7 @@ class Explainer:
             "product"; None for no other ranking.
         compute_map: Function that computes the scores of an attention map, `[batch, keys]`, which are
             displayed as "map"; None for no map.
+        map_name: Name of this map, such as "map (not certified)".
     """
 
     model: AttentionModelBase
@@ -452,6 +454,7 @@ class Explainer:
     has_importances: bool = True
     alternative: str | None = None
     compute_map: Callable[[Observation, Site], Tensor] | None = None
+    map_name: str = CERTIFIED_MAP_NAME
 
     @property
     def _text_tokenizer(self) -> PreTrainedTokenizerBase:
@@ -509,6 +512,7 @@ class Explainer:
             attention_of=self.attention_of,
             speaks_for=self._name_explained_class(observation),
             unit_map=unit_map,
+            map_name=self.map_name,
         )
 
     def _render_tokens(
@@ -609,6 +613,7 @@ class Explainer:
             speaks_for="the answer, in nats",
             around=prompt.around,
             unit=self.model.unit,
+            map_name=self.map_name,
         )
 
     def _compute_map_scores(self, observation: Observation) -> dict[str, Tensor]:
