@@ -9,6 +9,7 @@ from torch import Tensor
 from hf_attnprobe.checkpoints.hub import HubClient
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import check_path
 from hf_attnprobe.core.serialization import convert_to_plain, read_json
 from hf_attnprobe.faithfulness.rankings import (
     FITTED_MAP_RANKING,
@@ -357,10 +358,11 @@ class AttentionMap:
             token: Hub token for a private repository.
 
         Raises:
-            AttnProbeError: The model has no map, or the file is damaged.
+            AttnProbeError: The path does not exist, the model has no map, or the file is damaged.
         """
         if Path(name).is_file():
             return read_json(Path(name), cls, MAP_FILE_REMEDY)
+        check_path("map", str(name))
         origin = locate_checkpoint(str(name), revision=revision, token=token)
         file = origin.find_file(MAP_FILE)
         if file is None:

@@ -76,6 +76,10 @@ def test_a_saved_map_is_loaded_unchanged(retrieval, tmp_path):
 
 def test_a_missing_or_damaged_map_is_refused(retrieval, tmp_path):
     refused("has no attention_map.json", AttentionMap.from_pretrained, tmp_path)
+    refused("expected a map at ./none", AttentionMap.from_pretrained, "./none")
+    # A missing map is reported before the model is loaded, which would fail here.
+    options = AuditOptions(map="./none")
+    refused("expected a map at ./none", audit, "acme/no-model", make_prompts(2), options=options)
     file = make_map(retrieval[0]).save_pretrained(tmp_path)
     file.write_text(file.read_text().replace('"weight": 0.75', '"weight": "much"'))
     refused("cannot read", AttentionMap.from_pretrained, tmp_path)
@@ -272,6 +276,7 @@ def test_a_map_that_does_not_fit_the_audit_is_refused(retrieval, map_folder, tmp
     make_map(other).save_pretrained(tmp_path / "other")
     refused("has other weights", audit_with_map, tmp_path / "other")
     refused("has no attention_map.json", audit_with_map, tmp_path)
+    refused("expected a map at ./none, which does not exist", audit_with_map, "./none")
     refused("only tests some heads", audit_with_map, map_folder, heads=[1])
     refused("--map needs one of the tests", audit_with_map, map_folder, tests=["permutation"])
     make_map(model, heads=((7, 0, 1.0),)).save_pretrained(tmp_path / "missing")

@@ -344,6 +344,10 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     parse_bytes(options.memory_budget)
     share = parse_share(options)
     model = convert_model_name(request.model)
+    attention_map = None
+    if options.map is not None:
+        token = model.token if isinstance(model, SavedModel) else None
+        attention_map = AttentionMap.from_pretrained(options.map, token=token)
     data = _adapt_data(model, make_data(request.dataset))
     has_answers = isinstance(data, Answers)
     requested_tests = resolve_faithfulness_tests(request.tests, answers=has_answers)
@@ -371,10 +375,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         unit=data.units if isinstance(data, Answers) else None,
     )
     _set_unit(audited_model, data)
-    attention_map = None
-    if options.map is not None:
-        token = model.token if isinstance(model, SavedModel) else None
-        attention_map = AttentionMap.from_pretrained(options.map, token=token)
+    if attention_map is not None:
         attention_map.check_model(audited_model.adapter)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)
