@@ -34,7 +34,7 @@ from hf_attnprobe.reports.alternatives import measure_fitted_map, measure_rankin
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scale import ORDER, SOURCE, estimate_part
 from tests.helpers import planted_retrieval
-from tests.helpers.error_messages import refused
+from tests.helpers.error_messages import refusal, refused
 from tests.helpers.mini_hub import MiniHub
 
 
@@ -283,6 +283,19 @@ def test_a_map_that_does_not_fit_the_audit_is_refused(retrieval, map_folder, tmp
     refused("needs head 7.0", audit_with_map, tmp_path / "missing" / MAP_FILE)
     make_map(model, ranking="rollout").save_pretrained(tmp_path / "rollout")
     refused("needs the ranking 'rollout'", audit_with_map, tmp_path / "rollout")
+
+
+def test_a_folder_without_the_map_is_refused_with_advice(retrieval, map_folder, tmp_path):
+    """The folder belongs to an audit whose rows do not contain the scores of the map."""
+    model, tokenizer = retrieval
+    arguments = {"tokenizer": tokenizer, "progress": False, "output_dir": tmp_path / "out"}
+    rows = make_prompts(3)
+    audit(model, rows, ["sources"], **arguments)
+    options = AuditOptions(map=str(map_folder))
+    message = refusal(audit, model, rows, ["sources"], options=options, **arguments)
+    assert "map fingerprint (None instead of" in message
+    assert message.endswith("Choose a new --output-dir for this audit.")
+    assert "do not contain the scores of this map" in message
 
 
 def test_a_ranking_that_an_audit_measures_anyway_is_not_measured_again(

@@ -107,6 +107,14 @@ logger = logging.getLogger(__name__)
 MAP_TESTS = ("exchange", "scale", "erasure", "sources")
 """Names of the tests that compare a fitted attention map with attention."""
 
+MAP_FINGERPRINT_KEY = "map_fingerprint"
+"""Key in an audit's identity for the hash of a fitted map whose scores are in the rows."""
+NEW_MAP_ADVICE = (
+    "The saved rows do not contain the scores of this map, or contain those of another map. Choose "
+    "a new --output-dir for this audit."
+)
+"""End of the error message if an output folder belongs to an audit with another map or without one."""
+
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
@@ -310,7 +318,9 @@ def prepare_audit(
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.
-        check_same_settings(Path(folder) / AUDIT_FILE, selected.identity)
+        check_same_settings(
+            Path(folder) / AUDIT_FILE, selected.identity, {MAP_FINGERPRINT_KEY: NEW_MAP_ADVICE}
+        )
         cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
     return encode_audit(
         loaded,
@@ -552,7 +562,7 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         map_ranking = _select_map_ranking(audited_model.adapter, loaded.attention_map, selection)
         if map_ranking == FITTED_MAP_RANKING:
             parts = loaded.attention_map.to_json()
-            identity["map_fingerprint"] = hash_json([parts["ranking"], parts["heads"]])
+            identity[MAP_FINGERPRINT_KEY] = hash_json([parts["ranking"], parts["heads"]])
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)
