@@ -287,6 +287,7 @@ def prepare_audit(
     is_warm_up: bool = False,
     show_progress: bool = False,
     leaves_out_undefined: bool = False,
+    check_text_count: Callable[[int], None] | None = None,
 ) -> PreparedAudit:
     """Load the model and the data, select tests and texts, and encode the texts.
 
@@ -302,6 +303,8 @@ def prepare_audit(
         show_progress: Whether to display how many prompts have been answered.
         leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
             are NaN or infinite. Every prompt is checked, which takes a forward pass each.
+        check_text_count: Function that raises an error if the number of selected texts is too small.
+            It is called before a language model generates answers. None for no check.
 
     Returns:
         The audit, ready for its first test.
@@ -312,6 +315,8 @@ def prepare_audit(
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
+    if check_text_count is not None:
+        check_text_count(selected.n_texts)
     if model_tests is not None:
         selection = restrict_to_model(selected.selection, model_tests)
         selected = replace(selected, selection=selection)
