@@ -9,6 +9,7 @@ from torch import Tensor
 from hf_attnprobe.checkpoints.hub import HubClient
 from hf_attnprobe.checkpoints.origins import locate_checkpoint
 from hf_attnprobe.core.errors import AttnProbeError
+from hf_attnprobe.core.options import check_path
 from hf_attnprobe.core.serialization import convert_to_plain, read_json
 from hf_attnprobe.faithfulness.rankings import (
     FITTED_MAP_RANKING,
@@ -18,6 +19,7 @@ from hf_attnprobe.faithfulness.rankings import (
 )
 from hf_attnprobe.faithfulness.scale import EVALUATED_GROUP_RANKINGS
 from hf_attnprobe.functional.divergence import normalise_positive_part
+from hf_attnprobe.plots.highlighted_text import CERTIFIED_MAP_NAME, UNCERTIFIED_MAP_NAME
 from hf_attnprobe.protocol import (
     AnswersFromPassage,
     AttentionModelBase,
@@ -204,6 +206,11 @@ class AttentionMap:
         return f"mean of {len(names)} heads (layer.head): {', '.join(names)}"
 
     @property
+    def name(self) -> str:
+        """Name of the map in tables, which states whether the map lacks a certificate."""
+        return UNCERTIFIED_MAP_NAME if self.certificate is None else CERTIFIED_MAP_NAME
+
+    @property
     def certificate_text(self) -> str:
         """The certificate with its gate, as a sentence without a full stop."""
         if self.certificate is None:
@@ -351,10 +358,11 @@ class AttentionMap:
             token: Hub token for a private repository.
 
         Raises:
-            AttnProbeError: The model has no map, or the file is damaged.
+            AttnProbeError: The path does not exist, the model has no map, or the file is damaged.
         """
         if Path(name).is_file():
             return read_json(Path(name), cls, MAP_FILE_REMEDY)
+        check_path("map", str(name))
         origin = locate_checkpoint(str(name), revision=revision, token=token)
         file = origin.find_file(MAP_FILE)
         if file is None:

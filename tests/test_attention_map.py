@@ -34,7 +34,7 @@ from hf_attnprobe.reports.alternatives import measure_fitted_map, measure_rankin
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.scale import ORDER, SOURCE, estimate_part
 from tests.helpers import planted_retrieval
-from tests.helpers.error_messages import refused
+from tests.helpers.error_messages import refusal, refused
 from tests.helpers.mini_hub import MiniHub
 
 
@@ -76,6 +76,10 @@ def test_a_saved_map_is_loaded_unchanged(retrieval, tmp_path):
 
 def test_a_missing_or_damaged_map_is_refused(retrieval, tmp_path):
     refused("has no attention_map.json", AttentionMap.from_pretrained, tmp_path)
+    refused("expected a map at ./none", AttentionMap.from_pretrained, "./none")
+    # A missing map is reported before the model is loaded, which would fail here.
+    options = AuditOptions(map="./none")
+    refused("expected a map at ./none", audit, "acme/no-model", make_prompts(2), options=options)
     file = make_map(retrieval[0]).save_pretrained(tmp_path)
     file.write_text(file.read_text().replace('"weight": 0.75', '"weight": "much"'))
     refused("cannot read", AttentionMap.from_pretrained, tmp_path)
@@ -108,7 +112,23 @@ def test_a_prompt_is_scored_by_the_shares_of_the_heads(retrieval):
     assert text.scores["map"] == pytest.approx(expected.tolist(), abs=1e-5)
     options = {"answer": "v3", "units": "word", "attention_map": make_map(model)}
     table = str(explain(model, tokenizer, **row, **options))
-    assert "fitted map" in table
+    assert "fitted map" in table and "not certified" not in table
+
+
+def test_a_map_without_a_certificate_is_called_not_certified(retrieval, make_model, tokenizer):
+    model, retrieval_tokenizer = retrieval
+    row = planted_retrieval.draw_prompts(1)[0]
+    uncertified = replace(make_map(model), certificate=None)
+    options = {"answer": "v3", "units": "word", "attention_map": uncertified}
+    prompt = explain(model, retrieval_tokenizer, **row, **options)
+    header = next(line for line in str(prompt).splitlines() if "leave-one-out" in line)
+    assert header.endswith("map (not certified)") and "fitted map" not in str(prompt)
+    # Every number ends below the end of its title.
+    end = header.index("map (not certified)") + len("map (not certified)")
+    assert all(end == len(line[:end].rstrip()) for line in str(prompt).splitlines()[3:8])
+    uncertified = replace(make_map(make_model(), ranking="attention"), certificate=None)
+    text = explain_text(make_model(), tokenizer, "a b", attention_map=uncertified)
+    assert "map (not certified)" in str(text) and "fitted map" not in str(text)
 
 
 def test_a_map_of_another_model_is_refused(retrieval):
@@ -256,12 +276,26 @@ def test_a_map_that_does_not_fit_the_audit_is_refused(retrieval, map_folder, tmp
     make_map(other).save_pretrained(tmp_path / "other")
     refused("has other weights", audit_with_map, tmp_path / "other")
     refused("has no attention_map.json", audit_with_map, tmp_path)
+    refused("expected a map at ./none, which does not exist", audit_with_map, "./none")
     refused("only tests some heads", audit_with_map, map_folder, heads=[1])
     refused("--map needs one of the tests", audit_with_map, map_folder, tests=["permutation"])
     make_map(model, heads=((7, 0, 1.0),)).save_pretrained(tmp_path / "missing")
     refused("needs head 7.0", audit_with_map, tmp_path / "missing" / MAP_FILE)
     make_map(model, ranking="rollout").save_pretrained(tmp_path / "rollout")
     refused("needs the ranking 'rollout'", audit_with_map, tmp_path / "rollout")
+
+
+def test_a_folder_without_the_map_is_refused_with_advice(retrieval, map_folder, tmp_path):
+    """The folder belongs to an audit whose rows do not contain the scores of the map."""
+    model, tokenizer = retrieval
+    arguments = {"tokenizer": tokenizer, "progress": False, "output_dir": tmp_path / "out"}
+    rows = make_prompts(3)
+    audit(model, rows, ["sources"], **arguments)
+    options = AuditOptions(map=str(map_folder))
+    message = refusal(audit, model, rows, ["sources"], options=options, **arguments)
+    assert "map fingerprint (None instead of" in message
+    assert message.endswith("Choose a new --output-dir for this audit.")
+    assert "do not contain the scores of this map" in message
 
 
 def test_a_ranking_that_an_audit_measures_anyway_is_not_measured_again(

@@ -113,6 +113,14 @@ MAP_TESTS = ("exchange", "scale", "erasure", "sources")
 
 MAX_BATCH_NUMBERS = 2**23
 """Largest number of numbers in a batch of bags with several bags. In float64, they take 64 MiB."""
+MAP_FINGERPRINT_KEY = "map_fingerprint"
+"""Key in an audit's identity for the hash of a fitted map whose scores are in the rows."""
+NEW_MAP_ADVICE = (
+    "The saved rows do not contain the scores of this map, or contain those of another map. Choose "
+    "a new --output-dir for this audit."
+)
+"""End of the error message if an output folder belongs to an audit with another map or without one."""
+
 N_WARM_UP_TEXTS = 21
 """Number of warm-up texts, on which ``--estimate`` measures the duration of the tests."""
 N_WARM_UP_PROMPTS = 2
@@ -285,6 +293,7 @@ def prepare_audit(
     is_warm_up: bool = False,
     show_progress: bool = False,
     leaves_out_undefined: bool = False,
+    check_text_count: Callable[[int], None] | None = None,
 ) -> PreparedAudit:
     """Load the model and the data, select tests and texts, and encode the texts.
 
@@ -300,6 +309,8 @@ def prepare_audit(
         show_progress: Whether to display how many prompts have been answered.
         leaves_out_undefined: Whether to leave out prompts for which the logits of a language model
             are NaN or infinite. Every prompt is checked, which takes a forward pass each.
+        check_text_count: Function that raises an error if the number of selected texts is too small.
+            It is called before a language model generates answers. None for no check.
 
     Returns:
         The audit, ready for its first test.
@@ -310,13 +321,17 @@ def prepare_audit(
     """
     loaded = load_audit(request, show_progress=show_progress)
     selected = select_audit(loaded, is_warm_up=is_warm_up)
+    if check_text_count is not None:
+        check_text_count(selected.n_texts)
     if model_tests is not None:
         selection = restrict_to_model(selected.selection, model_tests)
         selected = replace(selected, selection=selection)
     cache_file = None
     if folder is not None:
         # Fail before a language model spends time on answers.
-        check_same_settings(Path(folder) / AUDIT_FILE, selected.identity)
+        check_same_settings(
+            Path(folder) / AUDIT_FILE, selected.identity, {MAP_FINGERPRINT_KEY: NEW_MAP_ADVICE}
+        )
         cache_file = Path(folder) / f".answers-{hash_json(selected.identity)}.jsonl"
     return encode_audit(
         loaded,
@@ -350,6 +365,10 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
     parse_bytes(options.memory_budget)
     share = parse_share(options)
     model = convert_model_name(request.model)
+    attention_map = None
+    if options.map is not None:
+        token = model.token if isinstance(model, SavedModel) else None
+        attention_map = AttentionMap.from_pretrained(options.map, token=token)
     data = _adapt_data(model, make_data(request.dataset))
     has_answers = isinstance(data, Answers)
     requested_tests = resolve_faithfulness_tests(request.tests, answers=has_answers)
@@ -378,10 +397,7 @@ def load_audit(request: AuditRequest, *, show_progress: bool = False) -> LoadedA
         examples=examples,
     )
     _set_unit(audited_model, data)
-    attention_map = None
-    if options.map is not None:
-        token = model.token if isinstance(model, SavedModel) else None
-        attention_map = AttentionMap.from_pretrained(options.map, token=token)
+    if attention_map is not None:
         attention_map.check_model(audited_model.adapter)
     if opened is not None:
         model_inputs = _choose_model_inputs(audited_model, opened)
@@ -581,7 +597,7 @@ def select_audit(loaded: LoadedAudit, *, is_warm_up: bool = False) -> SelectedAu
         map_ranking = _select_map_ranking(audited_model.adapter, loaded.attention_map, selection)
         if map_ranking == FITTED_MAP_RANKING:
             parts = loaded.attention_map.to_json()
-            identity["map_fingerprint"] = hash_json([parts["ranking"], parts["heads"]])
+            identity[MAP_FINGERPRINT_KEY] = hash_json([parts["ranking"], parts["heads"]])
     # Fail now if the detection limits belong to another model.
     if options.limits is not None:
         read_planted_rows(options.limits, identity)

@@ -38,6 +38,7 @@ from hf_attnprobe.functional.predictions import Prediction
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import ImageReader, InputReader, Text, preserve_tokenizer
 from hf_attnprobe.plots.highlighted_text import (
+    CERTIFIED_MAP_NAME,
     PASSAGE_GAIN_LABEL,
     PASSAGE_SHARE_LABEL,
     SINK_SHARE_LABEL,
@@ -446,6 +447,7 @@ class Explainer:
             "product"; None for no other ranking.
         compute_map: Function that computes the scores of an attention map, `[batch, keys]`, which are
             displayed as "map"; None for no map.
+        map_name: Name of this map, such as "map (not certified)".
     """
 
     model: AttentionModelBase
@@ -456,6 +458,7 @@ class Explainer:
     has_importances: bool = True
     alternative: str | None = None
     compute_map: Callable[[Observation, Site], Tensor] | None = None
+    map_name: str = CERTIFIED_MAP_NAME
 
     @property
     def _text_tokenizer(self) -> PreTrainedTokenizerBase:
@@ -516,6 +519,7 @@ class Explainer:
             speaks_for=self._name_explained_class(observation),
             unit_map=unit_map,
             level="token" if explains_tokens(self.model) else "word",
+            map_name=self.map_name,
         )
 
     def _render_tokens(
@@ -618,6 +622,7 @@ class Explainer:
             speaks_for="the answer, in nats",
             around=prompt.around,
             unit=self.model.unit,
+            map_name=self.map_name,
         )
 
     def _compute_map_scores(self, observation: Observation) -> dict[str, Tensor]:

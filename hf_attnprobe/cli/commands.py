@@ -945,7 +945,7 @@ class ProgressAwareHandler(logging.Handler):
 
 
 def check_paths(arguments: Mapping[str, Any]) -> None:
-    """Check that a command can read its model and data and write its output.
+    """Check that a command can read its model, map and data, and write its output.
 
     This happens before any slow import, so that the user sees an error immediately.
 
@@ -953,12 +953,14 @@ def check_paths(arguments: Mapping[str, Any]) -> None:
         arguments: Parsed flags of the command.
 
     Raises:
-        AttnProbeError: If a model or dataset path does not exist, or if the output folder is not
+        AttnProbeError: If the path of a model, map or data set does not exist, or if the output folder is not
             writable.
     """
     models = [arguments.get("model"), *arguments.get("models", ())]
     for model in filter(None, models):
         check_path("model", model)
+    if arguments.get("map") is not None:
+        check_path("map", arguments["map"])
     if arguments.get("dataset") is not None:
         from hf_attnprobe.data.sources import resolve_recipe
 

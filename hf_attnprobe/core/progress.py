@@ -109,7 +109,8 @@ class ProgressBar:
         # If the estimate of the time left grows, the displayed percentage stays the same.
         if seconds_left and elapsed > 0:
             self._share_done = max(self._share_done, elapsed / (elapsed + seconds_left))
-        time_left = "" if seconds_left is None else f"{format_duration(seconds_left)} left"
+        is_unknown = seconds_left is None or self._share_done == 1
+        time_left = "" if is_unknown else f"{format_duration(seconds_left or 0.0)} left"
         self._draw(time_left, activity, now)
 
     def update_count(self, n_done: int, n_total: int, unit: str) -> None:
@@ -120,8 +121,10 @@ class ProgressBar:
             n_total: Total number of items.
             unit: Plural noun for the items, for example "prompts".
         """
-        elapsed = self.clock() - self._start
+        elapsed = self.clock() - self._part_start
         seconds_left = elapsed / n_done * (n_total - n_done)
+        if n_done == n_total and len(self._seconds_by_part) + 1 >= self.n_parts:
+            self._share_done = 1.0
         self.update(seconds_left, f"{n_done} of {n_total} {unit}")
 
     def print_line(self, line: str) -> None:

@@ -90,11 +90,35 @@ _AFTER_ABBREVIATION = "|".join(
 )
 # Matches the white space after a sentence.
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_AFTER_ABBREVIATION})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
+# Matches abbreviations of companies, after which a sentence can end.
+_COMPANIES = ["inc", "corp", "co", "ltd"]
+# Matches a position after such an abbreviation. A lookbehind must not contain repetitions.
+_AFTER_COMPANY = "|".join(rf"[^\w'’](?i:{word})" for word in _COMPANIES)
+# Matches words with which a sentence often starts. A name or a title, such as the word after "Inc." in
+# "Acme Inc. Chairman Bill Smith", is not among them.
+_SENTENCE_STARTERS = (
+    "(?:A|All|An|Any|At|But|Each|For|He|Her|His|If|In|It|Its|No|On|She|That|The|Their|There|These|They"
+    "|This|Those|We|When)"
+)
+# Matches the white space after a sentence in a text with capital letters. No sentence starts with a
+# lower-case letter, so "Norvik Ltd. and the Supplier" and "Norvik Ltd. (the Supplier)" are not split.
+_CAPITALISED_SENTENCE_END = (
+    rf"(?:[!?…]|(?<!{_AFTER_ABBREVIATION}|{_AFTER_COMPANY})\.)[\"'”’»)\]]*"
+    rf"\K\s+(?=\S)(?!{SEP})(?![\"'“‘«(\[]*\p{{Ll}})"
+    rf"|(?<={_AFTER_COMPANY})\.[\"'”’»)\]]*\K\s+(?={_SENTENCE_STARTERS}(?!\w))"
+)
 # Matches the position after a Chinese sentence, which no space follows.
 _CHINESE_SENTENCE_END = r"(?<=[。！？])"
-_SENTENCES = pre_tokenizers.Split(
-    Regex(f"{_SENTENCE_END}|{_LINE_BREAKS}|{_CHINESE_SENTENCE_END}"), "removed"
-)
+
+
+def _build_sentence_splitter(sentence_end: str) -> pre_tokenizers.Split:
+    """Build the rule that splits a text into sentences, by a pattern for the space after a sentence."""
+    pattern = f"{sentence_end}|{_LINE_BREAKS}|{_CHINESE_SENTENCE_END}"
+    return pre_tokenizers.Split(Regex(pattern), "removed")
+
+
+_SENTENCES = _build_sentence_splitter(_SENTENCE_END)
+_CAPITALISED_SENTENCES = _build_sentence_splitter(_CAPITALISED_SENTENCE_END)
 _TEMPORARY_MARK = "\ufdd0"
 """Temporary mark in a text while it is normalized. Real texts do not contain this character."""
 
@@ -103,7 +127,9 @@ def locate_sentences(text: str) -> list[tuple[int, int]]:
     r"""Locate a text's sentences by their start and end positions, in characters.
 
     A sentence ends at a line break, or at ".", "!", "?" or "…" before white space. It does not end
-    after a title, an initial or an acronym, such as "Mr.", "J." or "U.S.".
+    after a title, an initial or an acronym, such as "Mr.", "J." or "U.S.". The abbreviation of a
+    company, such as "Ltd.", ends a sentence only before a word with which sentences often start, such
+    as "The". No sentence starts with a lower-case letter, unless the text has no capital letters.
 
     Args:
         text: the text.
@@ -115,7 +141,9 @@ def locate_sentences(text: str) -> list[tuple[int, int]]:
     >>> [text[start:end] for start, end in locate_sentences(text)]
     ['Dr. A. Berg came.', 'She left on Monday!', 'Why?']
     """
-    pieces = _SENTENCES.pre_tokenize_str(text)
+    has_capitals = any(map(str.isupper, text))
+    splitter = _CAPITALISED_SENTENCES if has_capitals else _SENTENCES
+    pieces = splitter.pre_tokenize_str(text)
     return [(start, end) for piece, (start, end) in pieces if piece.strip()]
 
 

@@ -131,7 +131,8 @@ def describe_highlighted_text(text: HighlightedText) -> list[Block]:
         items = [(f"attention{aside}, largest: ", *_list_largest_scores(text, "attention"))]
     for name in (*UNSIGNED_ALTERNATIVES, *SIGNED_RANKINGS):
         if name in text.scores:
-            items.append((f"{RANKING_TITLES[name]}, largest: ", *_list_largest_scores(text, name)))
+            title = text.map_name if name == "map" else RANKING_TITLES[name]
+            items.append((f"{title}, largest: ", *_list_largest_scores(text, name)))
     # Only prompts for language models, which are answered, have a unit.
     if text.unit:
         predicted_verb, label_verb = "answered", "expected"
@@ -317,7 +318,7 @@ def shade_rankings(text: HighlightedText) -> Iterator[ShadedRanking]:
             notes = [f"+ for {text.speaks_for}"]
         yield ShadedRanking(
             name,
-            RANKING_TITLES.get(name, name),
+            text.map_name if name == "map" else RANKING_TITLES.get(name, name),
             "; ".join(filter(None, [meaning, *notes])),
             is_signed,
             list(_shade_tokens(text, name, largest_score)),

@@ -34,7 +34,7 @@ from hf_attnprobe.inference.choices import encode_examples
 from hf_attnprobe.inference.encoding import InputReader
 from hf_attnprobe.inference.model_inputs import list_missing_inputs
 from hf_attnprobe.inference.word_boundaries import choose_level
-from hf_attnprobe.plots.highlighted_text import HighlightedText
+from hf_attnprobe.plots.highlighted_text import CERTIFIED_MAP_NAME, HighlightedText
 
 
 logger = logging.getLogger(__name__)
@@ -95,16 +95,17 @@ class TextExplainer:
                 ", ".join(missing_inputs),
             )
         site, attention_name = choose_model_attention(subject.adapter)
-        compute_map = None
+        compute_map, map_name = None, CERTIFIED_MAP_NAME
         if self.attention_map is not None:
             self.attention_map.check_model(subject.adapter)
-            compute_map = self.attention_map.compute_scores
+            compute_map, map_name = self.attention_map.compute_scores, self.attention_map.name
         return Explainer(
             subject.adapter,
             subject.tokenizer,
             site,
             attention_of=attention_name,
             compute_map=compute_map,
+            map_name=map_name,
         )
 
     @cached_property

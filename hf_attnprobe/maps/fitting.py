@@ -1,6 +1,7 @@
 """Fit an attention map to a model, and certify it on texts that the choice did not see."""
 
 import datetime
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -44,7 +45,7 @@ from hf_attnprobe.faithfulness.rankings import (
 from hf_attnprobe.faithfulness.scale import compute_leave_one_out_losses, list_rankings
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
-from hf_attnprobe.inference.encoding import InputReader, Text
+from hf_attnprobe.inference.encoding import InputReader, Text, count_distinct_texts
 from hf_attnprobe.maps.options import CHOOSING_SHARE, CHOOSING_SHARE_RANGE, REFUSED_OPTIONS
 from hf_attnprobe.maps.selection import (
     MIN_CHOOSING_TEXTS,
@@ -268,6 +269,7 @@ def fit_map(
             folder=output_dir,
             model_tests=(*CLASSIFIER_TESTS, *ANSWER_TESTS),
             show_progress=progress,
+            check_text_count=lambda n: check_choosing_count(n, choosing_share),
         )
         fitted = _fit_prepared_map(audit, choosing_share, output_dir, bar)
     if output_dir is not None:
@@ -306,6 +308,49 @@ def _check_options(choosing_share: float, options: AuditOptions) -> None:
             )
 
 
+def check_choosing_count(
+    n_texts: int, choosing_share: float, *, is_different: bool = False
+) -> None:
+    """Raise an error if so few texts would choose a map that none can be chosen.
+
+    Args:
+        n_texts: Number of all texts.
+        choosing_share: Share of the texts by which the map is chosen.
+        is_different: Whether copies of texts and blank texts are not counted.
+
+    Raises:
+        AttnProbeError: Fewer than :data:`MIN_CHOOSING_TEXTS` texts would choose the map.
+
+    >>> check_choosing_count(80, 0.25)
+    """
+    n_choosing = round(choosing_share * n_texts)
+    if n_choosing >= MIN_CHOOSING_TEXTS:
+        return
+    noun = "different texts" if is_different else "texts"
+    remedy = f"Use at least {math.ceil(MIN_CHOOSING_TEXTS / choosing_share)} {noun}"
+    sufficient_share = math.ceil(100 * MIN_CHOOSING_TEXTS / max(n_texts, 1)) / 100
+    n_certifying = n_texts - MIN_CHOOSING_TEXTS
+    if sufficient_share <= CHOOSING_SHARE_RANGE[1] and n_certifying >= MIN_DISPLAYED_TEXTS:
+        remedy += f", or --choosing-share {sufficient_share}"
+    raise AttnProbeError(
+        f"expected at least {MIN_CHOOSING_TEXTS} texts by which a map can be chosen, got {n_choosing}: "
+        f"a share of {choosing_share:g} of {n_texts} {noun}. {remedy}."
+    )
+
+
+def _advise_more_texts(audit: PreparedAudit, n_ranking: int) -> str:
+    """Advise how many texts to use if too few choosing texts can rank their units.
+
+    Args:
+        audit: The prepared audit of all texts.
+        n_ranking: Number of choosing texts that can rank their units.
+    """
+    if n_ranking == 0:
+        return "Use other texts."
+    n_needed = math.ceil(audit.n_texts * MIN_CHOOSING_TEXTS / n_ranking)
+    return f"Use about {n_needed} texts like these, or a larger choosing share."
+
+
 # --- Fitting -------------------------------------------------------------------------------------
 
 
@@ -321,6 +366,9 @@ def _fit_prepared_map(
     choosing_ids, certifying_ids = split_texts(
         {text.example_id: text.identity for text in audit.tokenized.texts}, choosing_share
     )
+    # Blank texts and copies are known only now.
+    n_different = count_distinct_texts(audit.tokenized.texts)
+    check_choosing_count(n_different, choosing_share, is_different=True)
     choosing_texts = [text for text in audit.tokenized.texts if text.example_id in choosing_ids]
     certifying_texts = [text for text in audit.tokenized.texts if text.example_id in certifying_ids]
     is_prompted = adapter.lacks(AnswersFromPassage) is None
@@ -334,8 +382,8 @@ def _fit_prepared_map(
         raise AttnProbeError(
             f"expected at least {MIN_CHOOSING_TEXTS} texts by which a map can be chosen, got "
             f"{n_ranking} of {len(choosing_texts)}: the others have a single unit, no unit that "
-            "matters, or an answer that the model does not give itself. Use more texts, or a larger "
-            "choosing share."
+            "matters, or an answer that the model does not give itself. "
+            f"{_advise_more_texts(audit, n_ranking)}"
         )
     choosing_faithfulness = None
     if not is_prompted:

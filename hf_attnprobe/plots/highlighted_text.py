@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -41,6 +41,12 @@ WRONG_PREDICTION_REASON = "a wrong prediction"
 
 REASON_ORDER = (AGREEMENT_REASON, DISAGREEMENT_REASON, WRONG_PREDICTION_REASON)
 """Reasons for displaying example texts, in the order in which a page displays the texts."""
+
+CERTIFIED_MAP_NAME = "fitted map"
+"""Name of an attention map with a certificate, in tables and sentences about a text."""
+
+UNCERTIFIED_MAP_NAME = "map (not certified)"
+"""Name of an attention map without a certificate, in tables and sentences about a text."""
 
 NEGLIGIBLE_SCORE = 1e-6
 """Absolute value below which a score counts as 0, because it may be a rounding error."""
@@ -99,6 +105,8 @@ class HighlightedText:
         unit_map: positions of the units, if the input is an image or a bag with coordinates.
         least_effect: smallest leave-one-out score, in nats, that counts as more than noise; None if
             not measured.
+        map_name: name of the attention map whose scores are the ranking "map":
+            :data:`CERTIFIED_MAP_NAME` or :data:`UNCERTIFIED_MAP_NAME`.
 
     Raises:
         ValueError: If the number of scores differs from the number of units, or a position is out of
@@ -127,6 +135,7 @@ class HighlightedText:
     unit_map: UnitMap | None = None
     least_effect: float | None = None
     level: str = "word"
+    map_name: str = CERTIFIED_MAP_NAME
 
     def __post_init__(self) -> None:
         n_units = len(self.tokens)
@@ -224,10 +233,11 @@ class HighlightedText:
         ranking_clause = f"attention ranks {attended_unit} first"
         if "map" in self.scores:
             first_in_map = _index_of_largest(self.scores["map"])
-            map_unit = self._name_unit(first_in_map, named_unit)
-            ranking_clause += f", and the fitted map ranks {map_unit} first"
+            # "It" would be ambiguous after the unit that attention ranks first.
+            map_unit = self._name_unit(first_in_map, None)
+            ranking_clause += f", and the {self.map_name} ranks {map_unit} first"
             if first_in_map == most_attended:
-                ranking_clause = f"attention and the fitted map rank {attended_unit} first"
+                ranking_clause = f"attention and the {self.map_name} rank {attended_unit} first"
         caveat = ""
         if self.is_greedy is False:
             caveat = " The model itself would give another answer."
@@ -293,7 +303,9 @@ class HighlightedText:
             columns = {name: columns[name] for name in PRINTED_COLUMNS if name in columns}
         lines = [f"question: {self.question}"] if self.question else []
         lines.append(f"answered: {self.predicted}")
-        lines.append("   " + "".join(f"{PRINTED_COLUMNS[name][0]:>15}" for name in columns))
+        titles = {name: self._choose_title(name, PRINTED_COLUMNS) for name in columns}
+        widths = {name: max(15, len(title) + 2) for name, title in titles.items()}
+        lines.append("   " + "".join(f"{titles[name]:>{widths[name]}}" for name in columns))
         has_missing_scores = False
         for k, token in enumerate(self.tokens):
             mark = "*" if k in (self.matters or ()) else " "
@@ -302,9 +314,8 @@ class HighlightedText:
                 sign = PRINTED_COLUMNS[name][1]
                 is_missing = math.isnan(values[k]) or not values[k]
                 has_missing_scores |= is_missing
-                row += (
-                    f"{MISSING_SCORE_TEXT if is_missing else format(values[k], f'{sign}.2f'):>15}"
-                )
+                printed = MISSING_SCORE_TEXT if is_missing else format(values[k], f"{sign}.2f")
+                row += f"{printed:>{widths[name]}}"
             lines.append(f"{row}  {token}")
         if self.matters is not None:
             legend = f"nats that the answer loses without the {self.unit}; * more than noise"
@@ -315,6 +326,10 @@ class HighlightedText:
             lines.append(legend)
         return "\n".join([*lines, self.importance_summary])
 
+    def _choose_title(self, ranking: str, columns: Mapping[str, tuple[str, str]]) -> str:
+        """Return the title of a ranking's column in a printed table."""
+        return self.map_name if ranking == "map" else columns[ranking][0]
+
     def _format_word_table(self) -> str:
         """Return the prediction, and a table with the scores of each word."""
         prediction = f"predicted: {self.predicted}"
@@ -324,15 +339,17 @@ class HighlightedText:
             prediction += f", labelled {self.label}"
         columns = [name for name in PRINTED_WORD_COLUMNS if name in self.scores]
         width = max(map(len, self.tokens), default=0)
-        titles = [PRINTED_WORD_COLUMNS[name][0] for name in columns]
-        lines = [prediction, " " * width + "".join(f"{title:>18}" for title in titles)]
+        titles = {name: self._choose_title(name, PRINTED_WORD_COLUMNS) for name in columns}
+        widths = {name: max(18, len(title) + 2) for name, title in titles.items()}
+        header = "".join(f"{titles[name]:>{widths[name]}}" for name in columns)
+        lines = [prediction, " " * width + header]
         for k, token in enumerate(self.tokens):
             row = f"{token:<{width}}"
             for name in columns:
                 value, number_format = self.scores[name][k], PRINTED_WORD_COLUMNS[name][1]
                 is_missing = math.isnan(value)
                 score = MISSING_SCORE_TEXT if is_missing else format(value, number_format)
-                row += f"{score:>18}"
+                row += f"{score:>{widths[name]}}"
             lines.append(row)
         if self.attention_of:
             lines.append(f"attention: {self.attention_of}")
@@ -341,7 +358,7 @@ class HighlightedText:
 
 PRINTED_WORD_COLUMNS = {
     "attention": ("attention", ".3f"),
-    "map": ("fitted map", ".3f"),
+    "map": (CERTIFIED_MAP_NAME, ".3f"),
     "leave_one_out": ("leave-one-out", "+.3f"),
     "gradient": ("gradient × input", "+.1e"),
 }
@@ -353,7 +370,7 @@ PRINTED_COLUMNS = {
     "knockout": ("knockout", "+"),
     "contrast": ("contrast", "+"),
     "attention": ("attention", ""),
-    "map": ("fitted map", ""),
+    "map": (CERTIFIED_MAP_NAME, ""),
 }
 """Format of a column in the table that is printed for a prompt, by the name of its scores.
 

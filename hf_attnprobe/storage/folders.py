@@ -471,12 +471,15 @@ def _store_settings(file: Path, settings: Mapping) -> bool:
     return False
 
 
-def check_same_settings(file: Path, settings: Mapping) -> None:
+def check_same_settings(
+    file: Path, settings: Mapping, advice_by_setting: Mapping[str, str] = {}
+) -> None:
     """Raise an error if the settings stored in a file differ from the settings of this run.
 
     Args:
         file: JSON file with stored settings. Nothing is checked if it does not exist.
         settings: Settings of this run.
+        advice_by_setting: End of the error message if a certain setting differs, by its name.
 
     Raises:
         AttnProbeError: A setting differs, or the file cannot be read.
@@ -493,9 +496,11 @@ def check_same_settings(file: Path, settings: Mapping) -> None:
             f"{first_name} ({_describe_difference(stored_value, value)} instead of "
             f"{_describe_difference(value, stored_value)})"
         )
+        advice = [advice_by_setting[name] for name in differences if name in advice_by_setting]
         raise AttnProbeError(
             f"{file.parent} belongs to another {file.stem} with different settings: "
-            f"{', '.join([first_difference, *other_names])}. Choose another --output-dir."
+            f"{', '.join([first_difference, *other_names])}. "
+            f"{' '.join(advice) or 'Choose another --output-dir.'}"
         )
 
 

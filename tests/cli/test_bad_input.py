@@ -79,6 +79,8 @@ def refused_audit(refused, checkpoint, reviews_folder, tmp_path):
 def test_no_model_there(refused_audit, tmp_path):
     line = refused_audit(model=tmp_path / "bilstm")
     assert f"expected a model at {tmp_path / 'bilstm'}, which does not exist" in line
+    line = refused_audit("--map", tmp_path / "none")
+    assert f"expected a map at {tmp_path / 'none'}, which does not exist" in line
     line = refused_audit(model="acme/unheard-of")
     assert "not a local folder" in line and "HF_HUB_OFFLINE=1" in line
 

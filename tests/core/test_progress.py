@@ -66,6 +66,33 @@ def test_in_a_file_there_is_a_plain_line_soon_and_then_every_half_minute(clock, 
     assert "\r" not in file.getvalue()
 
 
+def test_the_percentage_agrees_with_the_count(clock, stderr_as):
+    """It used to print "67%, about 5 s left, 12 of 12 prompts"."""
+    file = stderr_as(io.StringIO())
+    with ProgressBar("answers", clock=clock) as bar:
+        for n_done, seconds in ((4, 20), (8, 20), (12, 40)):
+            clock.now += seconds
+            bar.update_count(n_done, 12, "prompts")
+    assert file.getvalue().splitlines()[:2] == [
+        "answers: 33%, about 40 s left, 4 of 12 prompts",
+        "answers: 100%, 12 of 12 prompts",
+    ]
+
+
+def test_items_of_a_part_are_counted_from_its_start(clock, stderr_as):
+    file = stderr_as(io.StringIO())
+    with ProgressBar("fit-map", n_parts=2, clock=clock) as bar:
+        bar.start_part("preparing")
+        clock.now += 100
+        bar.start_part("choosing")
+        clock.now += 10
+        bar.update_count(1, 5, "texts")
+        clock.now += 40
+        bar.update_count(5, 5, "texts")
+    assert "about 40 s left, part 2 of 2: choosing, 1 of 5 texts" in file.getvalue()
+    assert "100%, part 2 of 2: choosing, 5 of 5 texts" in file.getvalue()
+
+
 def test_short_work_leaves_no_line_in_a_file(clock, stderr_as):
     file = stderr_as(io.StringIO())
     work(clock, 7)

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from hf_attnprobe.data import recipes
 from hf_attnprobe.data.recipes import split_sentences
 from hf_attnprobe.data.tokenizer import (
+    _CAPITALISED_SENTENCE_END,
     _CHINESE_SENTENCE_END,
     _LINE_BREAK,
     _SENTENCE_END,
@@ -286,13 +287,31 @@ ENDS = {
 def test_sentences_end_where_a_search_from_every_character_finds_their_ends(text):
     """White space is searched only from its first character, which must not change any sentence."""
     plain_line_breaks = rf"\s*{_LINE_BREAK}(?:\s|{_LINE_BREAK})*"
+    sentence_end = _CAPITALISED_SENTENCE_END if text != text.lower() else _SENTENCE_END
     plain = Split(
-        Regex(f"{_SENTENCE_END}|{plain_line_breaks}|{_CHINESE_SENTENCE_END}"), "removed"
+        Regex(f"{sentence_end}|{plain_line_breaks}|{_CHINESE_SENTENCE_END}"), "removed"
     ).pre_tokenize_str(text)
     expected = [span for piece, span in plain if piece.strip()]
     assert locate_sentences(text) == expected
     plain_end = r"""(?<=[.!?…])\s+|(?<=[.!?…]["'”’)\]])\s+|\s*\n\s*"""
     assert re.split(recipes._SENTENCE_END, text) == re.split(plain_end, text)
+
+
+@pytest.mark.parametrize(
+    "sentences",
+    [
+        ["This agreement is made between Norvik Ltd. and the Supplier.", "It ends in May."],
+        ["Norvik Ltd. (the Buyer) pays.", "The Supplier is Acme Corp.", "The price is fixed."],
+        ["Huawei Co. Ltd. was paid by Acme Inc. Chairman Bill Smith.", "He left!", "Why?"],
+        ['He asked "Why?" and left.', "Well… maybe.", '"Yes," she said.', "(It rained.)"],
+        ["Dr. Brandt eats z.B. Äpfel.", "Élan ended.", "3 remain."],
+        ["the film was dull.", "so be it.", "acme ltd.", "and so on"],
+        ["他走了。", "She left！", "然后呢？"],
+    ],
+)
+def test_no_sentence_starts_with_a_lower_case_letter_in_a_text_with_capitals(sentences):
+    text = " ".join(sentences)
+    assert [text[start:end].strip() for start, end in locate_sentences(text)] == sentences
 
 
 @pytest.mark.parametrize("white", [" ", "\n", " \n", "\t"])

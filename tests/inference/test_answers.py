@@ -170,7 +170,7 @@ def test_units_hold_no_token_of_template_question_or_answer(chat, model):
 @pytest.mark.parametrize("units", UNIT_SPLITTERS)
 def test_long_white_space_and_long_words_are_cut_at_once(units):
     """Time that grows with the square of the length would be hours here."""
-    space, word = " " * 200_000, "x" * 200_000
+    space, word = " " * 200_000, "X" * 200_000
     text = f"One.{space}Two. {word}. Three."
     expected = {"sentence": 4, "passage": 1, "word": 4}[units]
     assert len(UNIT_SPLITTERS[units](text)) == expected
@@ -798,6 +798,21 @@ def test_one_sentence_says_what_the_answer_rests_on(losses, weights, matters, sa
     text = HighlightedText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **known)
     assert text.importance_summary == f"{said} The model itself would give another answer."
     assert replace(text, unit="").importance_summary == ""
+
+
+@pytest.mark.parametrize(
+    ("weights", "map_scores", "clause"),
+    [
+        ((0.5, 0.2, 0.1), (0.1, 0.8, 0.1), "attention ranks sentence 1 first, and the fitted map ranks sentence 2 first."),
+        ((0.1, 0.6, 0.1), (0.1, 0.1, 0.8), "attention ranks it first, and the fitted map ranks sentence 3 first."),
+        ((0.1, 0.6, 0.1), (0.1, 0.8, 0.1), "attention and the fitted map rank it first."),
+    ],
+)  # fmt: skip
+def test_the_sentence_about_a_map_names_its_unit(weights, map_scores, clause):
+    scores = {"attention": weights, "map": map_scores, "leave_one_out": (0.1, 4.2, 0.0)}
+    options = {"unit": "sentence", "matters": (1,)}
+    text = HighlightedText(0, ("A.", "B.", "C."), "b", None, None, None, scores, **options)
+    assert text.importance_summary.endswith(f"(66.7 times less likely without it); {clause}")
 
 
 MANY_SENTENCES = " ".join(f"Room {k} is {'red' if k % 2 else 'blue'}." for k in range(1, 20))

@@ -16,15 +16,21 @@ from hf_attnprobe.maps.fitting import (
     _certify,
     _explain_failure,
     _save_result,
+    check_choosing_count,
     judge_gate,
     measure_map_faithfulness,
 )
-from hf_attnprobe.maps.selection import HEADS_CANDIDATE, NEGLIGIBLE_DIFFERENCE, Candidate
+from hf_attnprobe.maps.selection import (
+    HEADS_CANDIDATE,
+    NEGLIGIBLE_DIFFERENCE,
+    Candidate,
+    split_texts,
+)
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES
 from tests.helpers import bypassing_models, planted_heads, planted_models, planted_retrieval
-from tests.helpers.error_messages import refused
+from tests.helpers.error_messages import refusal, refused
 
 
 def make_answers(rows):
@@ -265,11 +271,44 @@ def test_options_that_do_not_suit_a_map_are_refused():
         refused("cannot be used with fit-map", fit_map, model, data, options=options)
 
 
-def test_too_few_texts_are_refused(retrieval):
+def test_too_few_texts_are_refused(retrieval, monkeypatch):
     model, tokenizer = retrieval
     data = make_answers(planted_retrieval.draw_prompts(8))
     options = {"tokenizer": tokenizer, "progress": False}
-    refused("expected at least 5 texts", fit_map, model, data, **options)
+    # The number of prompts is checked before any answer is generated.
+    with monkeypatch.context() as patch:
+        patch.setattr("hf_attnprobe.audits.setup.encode_audit", None)
+        message = refusal(fit_map, model, data, **options)
+    assert message == (
+        "expected at least 5 texts by which a map can be chosen, got 2: a share of 0.25 of 8 texts. "
+        "Use at least 20 texts."
+    )
+    copies = make_answers(planted_retrieval.draw_prompts(4) * 5)
+    message = refusal(fit_map, model, copies, **options)
+    assert message.endswith(
+        "got 1: a share of 0.25 of 4 different texts. Use at least 20 different texts."
+    )
+
+
+def test_a_larger_share_is_advised_if_enough_texts_remain_to_certify():
+    message = refusal(check_choosing_count, 16, 0.25)
+    assert message.endswith("Use at least 20 texts, or --choosing-share 0.32.")
+    check_choosing_count(16, 0.32)
+    check_choosing_count(20, 0.25)
+    # With 14 texts, only 9 would remain.
+    assert refusal(check_choosing_count, 14, 0.25).endswith("Use at least 20 texts.")
+
+
+def test_texts_that_rank_no_units_are_named(retrieval):
+    """The model does not give the answers of 4 of the 7 choosing prompts, as the split by ids shows."""
+    model, tokenizer = retrieval
+    rows = planted_retrieval.draw_prompts(28)
+    choosing_ids, _ = split_texts(dict.fromkeys(range(28)), 0.25)
+    for example_id in sorted(choosing_ids)[:4]:
+        rows[example_id] = {**rows[example_id], "answer": "v0 v0"}
+    message = refusal(fit_map, model, make_answers(rows), tokenizer=tokenizer, progress=False)
+    assert "got 3 of 7: the others have a single unit" in message
+    assert message.endswith("Use about 47 texts like these, or a larger choosing share.")
 
 
 def test_numbers_in_the_text_are_those_of_the_json(fitted):
