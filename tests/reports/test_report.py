@@ -74,4 +74,4 @@ def test_a_gate_needs_no_thresholds(cli, checkpoint, reviews_folder):
         "attnprobe: --fail-on: effect was not measured: 3 of 10 texts; faithfulness was not measured\n"
     )
     wrong = cli(*command, "--fail-on", "effect=2")
-    assert wrong.code == 1 and "The answers are yes, partly, no, cannot-say." in wrong.err
+    assert wrong.code == 2 and "The answers are yes, partly, no, cannot-say." in wrong.err
