@@ -164,8 +164,9 @@ def _find_value_projection(
     """
     attention_input = compute_attention_input(call, attention, call.hidden_in)
     expected = values.transpose(1, 2).flatten(2)
+    n_features = attention_input.shape[-1]
     for module in attention.modules():
-        if not isinstance(module, nn.Linear) or module.in_features != attention_input.shape[-1]:
+        if not isinstance(module, nn.Linear) or module.in_features != n_features:
             continue
         if module(attention_input).equal(expected):
             return module
