@@ -184,10 +184,10 @@ def load_audited_model(
         )
     image_size = None
     if isinstance(loaded.tokenizer, ImageReader) and examples is not None:
-        reader = loaded.tokenizer.adapt_to_size(examples)
-        if reader.shape != loaded.tokenizer.shape:
-            image_size = reader.shape[1:]
-            loaded = replace(loaded, tokenizer=reader)
+        image_reader = loaded.tokenizer.adapt_to_size(examples)
+        if image_reader.shape != loaded.tokenizer.shape:
+            image_size = image_reader.shape[1:]
+            loaded = replace(loaded, tokenizer=image_reader)
     adapter_arguments = {
         "image_size": image_size,
         "region_size": options.region_size,
