@@ -59,9 +59,9 @@ trained checkpoint explains its predictions.
 All comparisons are made in float32 with a tolerance of 5·10⁻⁵. The column "attention" shows whether the attention was also
 compared with `output_attentions` of the eager model.
 
-All image classes with the result *works* support leaving patches out, exchanging patches and zeroed attention weights,
-see [images](units.md#images). Models whose attention covers windows or merged patches, such as Swin, and models without
-softmax attention are refused before the audit starts.
+All image classes with the result *works* support leaving patches out, exchanging patches, zeroed attention weights and
+images of another size than the one in the configuration, see [images](units.md#images). Models whose attention covers
+windows or merged patches, such as Swin, and models without softmax attention are refused before the audit starts.
 
 ## The checks of language models
 

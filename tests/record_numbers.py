@@ -1,4 +1,4 @@
-"""Record all numbers that audits of five small models compute, or compare them with an earlier record.
+"""Record all numbers that audits of eight small models compute, or compare them with an earlier record.
 
     python -m tests.record_numbers FOLDER              # at the commit before
     python -m tests.record_numbers FOLDER --compare    # at the commit after
@@ -22,6 +22,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREA
 import torch
 
 from hf_attnprobe import (
+    Answers,
     AttentionClassifierConfig,
     audit,
     build_tokenizer,
@@ -41,7 +42,7 @@ from hf_attnprobe.studies.run import study
 from hf_attnprobe.studies.steps import Steps, StudyOptions
 from hf_attnprobe.training.classifier import build_model
 from hf_attnprobe.training.options import TrainingOptions
-from tests.helpers import tiny_models
+from tests.helpers import tiny_language_models, tiny_models
 
 
 TOLERANCE = 1e-12
@@ -82,6 +83,67 @@ def record_bert(folder: Path) -> None:
     options = AuditOptions(screen=2, level="token", seed=3)
     given = {"options": options, "output_dir": folder / "bert-screened", "progress": False}
     audit(bert, few, screened, **given)
+
+
+VOCABULARY = "the a film plot cast was is dull fine moving who what ann bob lives in rome".split()  # noqa: SIM905
+"""Words of the random texts that are audited."""
+
+
+def draw_words(n_words: int, generator: torch.Generator) -> list[str]:
+    """Draw random words."""
+    numbers = torch.randint(len(VOCABULARY), (n_words,), generator=generator)
+    return [VOCABULARY[number] for number in numbers.tolist()]
+
+
+def record_pairs_and_tags(folder: Path) -> None:
+    """Audit a classifier of text pairs and a token classifier, with all heads."""
+    generator = torch.Generator().manual_seed(0)
+    tokenizer = tiny_models.word_pieces(VOCABULARY, model_max_length=64)
+    pairs = [
+        {
+            "premise": " ".join(draw_words(6 + number % 3, generator)),
+            "hypothesis": " ".join(draw_words(4, generator)),
+            "label": number % 3,
+        }
+        for number in range(12)
+    ]
+    data = Data(pairs, text_column="premise", text_pair_column="hypothesis")
+    model = tiny_models.bert(tokenizer, num_labels=3)
+    audit(model, data, tokenizer=tokenizer, output_dir=folder / "pairs", progress=False)
+    tags = [
+        {
+            "tokens": draw_words(7, generator),
+            "ner_tags": torch.randint(2, (7,), generator=generator).tolist(),
+        }
+        for _ in range(12)
+    ]
+    model = tiny_models.bert(tokenizer, **tiny_models.HEADS["tags"])
+    audit(model, tags, tokenizer=tokenizer, output_dir=folder / "tags", progress=False)
+
+
+def record_language_model(folder: Path) -> None:
+    """Audit a Llama with random weights on five prompts."""
+    tokenizer = tiny_language_models.tokenizer()
+    names, towns = ("Ann", "Bob", "Li"), ("Rome", "Oslo", "Bern")
+    prompts = [
+        {
+            "context": " ".join(
+                f"{name} lives in {towns[(prompt + index) % 3]}."
+                for index, name in enumerate(names)
+            ),
+            "question": f"Where does {names[prompt % 3]} live?",
+            "answer": towns[2 * prompt % 3],
+        }
+        for prompt in range(5)
+    ]
+    model = tiny_language_models.llama(tokenizer)
+    audit(
+        model,
+        Answers(prompts),
+        tokenizer=tokenizer,
+        output_dir=folder / "prompts",
+        progress=False,
+    )
 
 
 def record_hierarchical(folder: Path) -> None:
@@ -137,7 +199,15 @@ def tiny(s: Steps) -> None:
     s.add_table("By length", [12, 25], audit={"room": "epsilon_max_jsd@0.05"})
 
 
-RECORDS = (record_demo, record_bert, record_hierarchical, record_retraining, record_study)
+RECORDS = (
+    record_demo,
+    record_bert,
+    record_pairs_and_tags,
+    record_language_model,
+    record_hierarchical,
+    record_retraining,
+    record_study,
+)
 
 
 def collect_numbers(folder: Path) -> dict[str, float | str | None]:

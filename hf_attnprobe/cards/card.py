@@ -7,9 +7,9 @@ are combined. For all other fields, the user's value has priority.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import yaml
@@ -54,6 +54,7 @@ from hf_attnprobe.statistics.wording import (
     Wording,
     build_wording,
     find_unit_names,
+    rename_audited_units,
     rename_units,
 )
 
@@ -403,6 +404,7 @@ def render_card(card: CardContent) -> str:
             command=_build_command(card),
             is_of_papers=checkpoint.is_attention_classifier and _is_paper_dataset(card),
             display_advice=_choose_display_advice(card),
+            rename_units=_choose_renaming(card),
             rules={finding.rule for audit in card.audits for finding in audit.findings},
             render_findings=lambda audit: "\n\n".join(
                 render_markdown_blocks(build_findings(card, audit))
@@ -418,6 +420,16 @@ def render_card(card: CardContent) -> str:
         text = "```".join(parts)
     # No name in the text can look like the comment that ends the generated part.
     return text.replace("<!--", "&lt;!--")
+
+
+def _choose_renaming(card: CardContent) -> Callable[[str], str]:
+    """Return a function that renames words and texts in sentences about all audits of a card.
+
+    If the audits have different units, such as words and tokens, the sentences are about words.
+    """
+    names = {find_unit_names(audit.provenance) for audit in card.audits}
+    provenance = card.audits[0].provenance if len(names) == 1 else {}
+    return partial(rename_audited_units, provenance=provenance)
 
 
 def _choose_display_advice(card: CardContent) -> str | None:
@@ -575,10 +587,9 @@ def build_findings(card: CardContent, audit: AuditSummary) -> list[Block]:
         [*sentences, *audit.notes],
         list(_iterate_notes(audit)),
     ]
-    names = find_unit_names(audit.provenance)
-    if names is None:
+    if find_unit_names(audit.provenance) is None:
         return blocks
-    return map_texts(blocks, lambda text: rename_units(text, *names))
+    return map_texts(blocks, partial(rename_audited_units, provenance=audit.provenance))
 
 
 def describe_answered_texts(audit: AuditSummary, wording: Wording) -> str:

@@ -24,6 +24,7 @@ from hf_attnprobe.data.recipes import RECIPES
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.verdicts import RULES, Finding
+from hf_attnprobe.statistics.wording import rename_audited_units
 
 
 IN_MEMORY_NAME = "data given in memory"
@@ -482,7 +483,7 @@ def _iterate_audit_results(card: CardContent, audit: AuditSummary) -> Iterator[E
                 yield _build_result(card, data, audit.split, "accuracy", "accuracy", accuracy, size)
         elif math.isfinite(finding.value):
             arguments = {
-                "measure": RULES[finding.rule].measure,
+                "measure": rename_audited_units(RULES[finding.rule].measure, audit.provenance),
                 "answer": finding.answer,
                 "ci95": finding.ci95,
                 "n": finding.n,

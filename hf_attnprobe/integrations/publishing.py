@@ -181,6 +181,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         model_id: Public model name.
     """
     report = audit.report
+    conclusion = format_conclusion(report.findings, report.words)
     return AuditSummary(
         data=audit.data,
         split=report.dataset.split,
@@ -188,7 +189,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         n_distinct=report.n_distinct,
         n_answered=report.n_answered,
         seed=report.seed,
-        conclusion=format_conclusion(report.findings, report.words),
+        conclusion=None if conclusion is None else report.rename_units(conclusion),
         answer=report.answer,
         command=_format_audit_command(audit, model_id),
         has_pairs=PAIR_NAME_SEPARATOR in (report.provenance.get("text_columns") or ""),

@@ -156,14 +156,16 @@ class FittedMap:
         return convert_to_plain(fields)
 
     def __str__(self) -> str:
-        lines = [self.reason]
+        # Bags and images have other units and inputs than words and texts.
+        rename = self.report.rename_units
+        lines = [rename(self.reason)]
         if self.candidates:
             lines += ["", *_format_candidates(self.candidates)]
         if self.ceiling is not None and self.candidates:
-            lines.append(
-                "For comparison: leaving out each word, which is not a map of attention, reaches "
-                f"{self.ceiling.interval_text}."
+            sentence = (
+                "For comparison: leaving out each word, which is not a map of attention, reaches"
             )
+            lines.append(f"{rename(sentence)} {self.ceiling.interval_text}.")
         if self.control is not None:
             lines.append(
                 f"Control: maps chosen by shuffled costs reach an agreement of "
@@ -177,8 +179,8 @@ class FittedMap:
             ]
             lines.append(f"Attention as a whole: {', '.join(values)}.")
         lines.append(
-            f"Texts: {self.n_choosing} to choose, {self.n_certifying} others to certify, from "
-            f"{self.dataset}."
+            f"{rename('Texts')}: {self.n_choosing} to choose, {self.n_certifying} others to certify, "
+            f"from {self.dataset}."
         )
         return "\n".join(lines)
 

@@ -804,6 +804,10 @@ INSTANCE_COLOUR = (0.47, 0.47, 0.47, 0.35)
 """Colour of the outline of an instance, as red, green, blue and opacity."""
 
 
+MAP_TITLE_SIZE = 9.5
+"""Font size of the titles of maps in points. A page on a phone reduces it to about 7 points."""
+
+
 def draw_unit_maps(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
     """Draw the scores of an image's patches, or of a bag's instances, at their positions.
 
@@ -827,12 +831,12 @@ def draw_unit_maps(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
         figure = PaperFigure((PAGE_WIDTH, 1.0), layout="constrained")
         panels = list(np.atleast_1d(figure.subplots(1, n_panels)))
         height = _set_limits(unit_map, panels, picture)
-        # Titles need about 0.5 inches above the panels.
-        figure.set_size_inches(PAGE_WIDTH, 0.5 + height * PAGE_WIDTH / max(n_panels, 2))
+        # Titles of three lines need about 0.7 inches above the panels.
+        figure.set_size_inches(PAGE_WIDTH, 0.7 + height * PAGE_WIDTH / max(n_panels, 2))
         if picture is not None:
             first_panel = panels.pop(0)
             first_panel.imshow(picture, interpolation="none")
-            first_panel.set_title(unit_map.input_name)
+            first_panel.set_title(unit_map.input_name, fontsize=MAP_TITLE_SIZE)
             grey_picture = np.asarray(Image.fromarray(picture).convert("L"))
         for ranking, panel in zip(rankings, panels, strict=True):
             colours = _colour_scores(text.scores[ranking], is_signed=ranking in SIGNED_RANKINGS)
@@ -841,7 +845,8 @@ def draw_unit_maps(text: HighlightedText, titles: Mapping[str, str]) -> Figure:
                     grey_picture, cmap="gray", vmin=0, vmax=255, alpha=MAP_BACKGROUND_OPACITY
                 ).set_interpolation("none")
             _draw_units(unit_map, colours, panel)
-            panel.set_title(f"{titles[ranking]}\n{_describe_largest_score(text, ranking)}")
+            title = f"{titles[ranking]}\n{_describe_largest_score(text, ranking)}"
+            panel.set_title(title, fontsize=MAP_TITLE_SIZE)
     return figure
 
 
@@ -915,7 +920,7 @@ def _draw_units(unit_map: UnitMap, colours: np.ndarray, panel: Axes) -> None:
 
 
 def _describe_largest_score(text: HighlightedText, ranking: str) -> str:
-    """Describe the colours of a map: its largest score and, if it has both signs, their meaning."""
+    """Describe the colours of a map: its largest score and, on a second line, their meaning."""
     drawable_scores = [score for score in text.scores[ranking] if is_drawable(score)]
     largest_score = max(drawable_scores, key=abs, default=0.0)
     if abs(largest_score) <= NEGLIGIBLE_SCORE:
@@ -923,7 +928,7 @@ def _describe_largest_score(text: HighlightedText, ranking: str) -> str:
     if ranking not in SIGNED_RANKINGS:
         return f"strongest colour: {largest_score:.2g}"
     meaning = "blue supports, red opposes" if min(drawable_scores) < 0 else "blue supports"
-    return f"strongest colour: {largest_score:+.2g}; {meaning}".replace("-", "−")
+    return f"strongest colour: {largest_score:+.2g}\n{meaning}".replace("-", "−")
 
 
 # --- saved texts --------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from hf_attnprobe.statistics.verdicts import (
     conclude,
     index_by_rule,
 )
-from hf_attnprobe.statistics.wording import Wording, build_wording, find_unit_names, rename_units
+from hf_attnprobe.statistics.wording import Wording, build_wording, rename_audited_units
 from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
 
 
@@ -108,8 +108,7 @@ class AuditResult:
         Args:
             sentences: prose of the report.
         """
-        names = find_unit_names(self.provenance)
-        return sentences if names is None else rename_units(sentences, *names)
+        return rename_audited_units(sentences, self.provenance)
 
     @property
     def predicts(self) -> str:

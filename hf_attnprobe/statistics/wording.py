@@ -299,6 +299,20 @@ def find_unit_names(provenance: Mapping[str, Any]) -> tuple[str, str] | None:
     return ("token", "text") if provenance.get("units") == TOKEN_UNITS else None
 
 
+def rename_audited_units(sentences: str, provenance: Mapping[str, Any]) -> str:
+    """Replace words and texts in sentences about an audit by the names of its units and inputs.
+
+    Args:
+        sentences: prose about the audit.
+        provenance: the audit's record of its model, data and options.
+
+    >>> rename_audited_units("Words matter.", {"instance": "patch", "input": "image"})
+    'Patches matter.'
+    """
+    names = find_unit_names(provenance)
+    return sentences if names is None else rename_units(sentences, *names)
+
+
 def _build_number_wording(prediction: Mapping[str, Any], unit: str) -> Wording:
     """Build the wording for a model that predicts one or several numbers.
 

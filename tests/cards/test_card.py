@@ -281,3 +281,20 @@ def test_a_trained_checkpoint_has_a_card_whose_code_runs(
 # --- the cards in the repository ----------------------------------------------------
 
 CARDS = sorted((Path(__file__).parents[2] / "model_cards").glob("*/README.md"))
+
+
+def test_a_card_about_images_says_patches_and_images():
+    answered = finding(
+        sentence="Importance: yes (0.9). Words with more attention matter more in these texts.",
+        rule="importance",
+    )
+    of_texts = card(answered)
+    (audit,) = of_texts.audits
+    audit = replace(audit, provenance={"instance": "patch", "input": "image"})
+    of_images = replace(of_texts, audits=(audit,))
+    rendered = update_readme(None, of_images)
+    assert "Patches with more attention matter more in these images." in rendered
+    assert "Audit of 40 images from" in rendered
+    assert "All numbers on this page hold for these images" in rendered
+    (result,) = [r for r in build_eval_results(of_images) if "measure" in (r.metric_args or {})]
+    assert "when each patch is exchanged for a patch of an image" in result.metric_args["measure"]
