@@ -389,6 +389,8 @@ def run(name: str, path: Path, given: argparse.Namespace) -> None:
     rows = [*planted(n_prompts, tokenizer, own_words=given.own_words)]
     if asked is not None:
         rows = [{"example_id": number, **row} for number, row in enumerate(asked)]
+    # Answers are generated only for the prompts of this part.
+    rows = rows[first::step]
     columns = ("example_id", "context", "prompt", "question", "answer")
     prompts = [{name: row[name] for name in columns if name in row} for row in rows]
     max_new_tokens = MAX_OWN_TOKENS if given.own_words else MOST_SAID
@@ -396,7 +398,7 @@ def run(name: str, path: Path, given: argparse.Namespace) -> None:
     made = prepare_prompts(data.load_examples(), data, tokenizer, adapter, model)
     texts = {text.example_id: text for text in encode_answers(made).texts}
     answers = dict(zip(made["example_id"], made["answer"], strict=True))
-    for row in rows[first::step]:
+    for row in rows:
         number = row["example_id"]
         if number in known or number not in texts:
             continue

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from hf_attnprobe.adapters.language_model.adapter import LanguageModelAdapter
 from hf_attnprobe.audits.audited_model import is_language_model, load_audited_model
 from hf_attnprobe.audits.options import AuditOptions
 from hf_attnprobe.citations.measurements import (
@@ -132,6 +133,7 @@ def _cite(
         )
     tokenizer = subject.tokenizer
     generated_numbers = {row.number for row in rows if row.answer is None}
+    assert isinstance(subject.adapter, LanguageModelAdapter)
     # Only the attention of the rows that predict a statement is displayed.
     subject.adapter.rows = "answer"
     meter = StatementMeter(subject.adapter, tokenizer)

@@ -30,6 +30,7 @@ from hf_attnprobe.inference.answers import (
     Span,
     assign_units,
     check_length,
+    decode_tokens,
     render_prompt,
     tokenize_answer,
     tokenize_prompt,
@@ -259,7 +260,7 @@ class StatementMeter:
                 `[tokens]`.
         """
         is_unexpected = [
-            not is_first and not _is_punctuation(self.tokenizer.decode([token]))
+            not is_first and not _is_punctuation(decode_tokens(self.tokenizer, [token]))
             for token, is_first in zip(ids, is_first_choice.tolist(), strict=True)
         ]
         unexpected_spans = []
@@ -268,7 +269,7 @@ class StatementMeter:
                 continue
             first, *_, last = [*group] * 2
             part = slice(first, last + 1)
-            text = self.tokenizer.decode(list(ids[part])).strip()
+            text = decode_tokens(self.tokenizer, list(ids[part])).strip()
             prior_sum, full_sum = float(prior[part].sum()), float(full[part].sum())
             unexpected_spans.append(UnexpectedSpan(text, prior_sum, full_sum - prior_sum))
         return tuple(unexpected_spans)
