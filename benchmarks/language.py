@@ -431,20 +431,16 @@ def print_own_words(rows: Sequence[dict[str, Any]]) -> None:
     Only prompts whose answer contains the value of a single sentence are counted.
     """
     counted = [row for row in rows if len(row["written"]) == 1]
-    n_right = sum(row["written"] == [row["source"]] for row in rows)
-    n_wrong = len(counted) - n_right
-    print(
-        f"\nanswers in the model's own words: {n_right} of {len(rows)} contain the right value only,"
-    )
-    print(f"{n_wrong} contain the value of one other sentence only")
-    groups = {
-        f"a sentence costs at least {MIN_LOSS:g} nat": [
-            row for row in counted if max(row["deletion"]) >= MIN_LOSS
-        ],
-        "no sentence does": [row for row in counted if max(row["deletion"]) < MIN_LOSS],
-    }
+    findable = [row for row in rows if max(row["deletion"]) >= MIN_LOSS]
+    print(f"\na sentence costs at least {MIN_LOSS:g} nat in {len(findable)} of {len(rows)} prompts")
+    print(f"{len(counted)} of {len(rows)} answers contain the value of a single sentence")
+    groups: dict[str, list[Any]] = {"the right sentence": [], "another sentence": []}
+    for row in counted:
+        is_right = row["written"] == [row["source"]]
+        if max(row["deletion"]) >= MIN_LOSS:
+            groups["the right sentence" if is_right else "another sentence"].append(row)
     for name, group in groups.items():
-        print(f"{name}: {len(group)} of {len(counted)} prompts")
+        print(f"the value of {name}, and a sentence costs at least {MIN_LOSS:g} nat: {len(group)}")
         rankings = {
             "deletion": [row["deletion"] for row in group],
             **{f"knockout, {o}": [row["knockout"][o] for row in group] for o in KNOCKOUTS},

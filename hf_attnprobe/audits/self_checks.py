@@ -52,12 +52,6 @@ BATCH_DEPENDENCE_CAUSE = (
 """Cause and remedy in the error message for a prediction that differs at the end of an audit."""
 N_HALF_PRECISION_TEXTS = 8
 """Number of texts on which half precision is compared with float32: the longest ones."""
-N_HALF_PRECISION_PROMPTS = 2
-"""Number of these texts for a model that reads one text at a time, such as a language model.
-
-Eight texts of a classifier are one batch. For a language model, each prompt takes several passes, and
-its answer already contains many predictions.
-"""
 PRECISION_WARNING_THRESHOLD = 0.01
 """Difference between half precision and float32 above which a warning is logged.
 
@@ -229,9 +223,7 @@ def compare_with_float32(
     """
     if make_float32_adapter is None:
         return {}
-    reads_one_text = adapter.max_batch_size == 1
-    n_texts = N_HALF_PRECISION_PROMPTS if reads_one_text else N_HALF_PRECISION_TEXTS
-    longest_texts = sort_by_length(texts)[-n_texts:]
+    longest_texts = sort_by_length(texts)[-N_HALF_PRECISION_TEXTS:]
     float32_adapter = make_float32_adapter()
     probability_difference, change_difference = 0.0, 0.0
     for batch_texts in split_for_model(adapter, longest_texts):

@@ -216,11 +216,6 @@ class StatementMeter:
         # With one or two passages, some of these sets are the same.
         different_sets = list(dict.fromkeys(passage_sets))
         prompts = [prompt.select_passages(passages) for passages in different_sets]
-        if not prompts[different_sets.index(())]:
-            raise AttnProbeError(
-                f"the prompt of row {row_number} has no tokens outside its passages. Add text to the "
-                "template."
-            )
         all_scores = score_continuations(self.adapter, observations[0], prompts, statements)
         measurements = []
         for ids, scores, observation in zip(statements, all_scores, observations, strict=True):
@@ -264,13 +259,13 @@ class StatementMeter:
             for token, is_first in zip(ids, is_first_choice.tolist(), strict=True)
         ]
         unexpected_spans = []
-        for is_part, group in groupby(range(len(ids)), key=lambda k: is_unexpected[k]):
-            if not is_part:
+        for is_span, group in groupby(range(len(ids)), key=lambda k: is_unexpected[k]):
+            if not is_span:
                 continue
-            first, *_, last = [*group] * 2
-            part = slice(first, last + 1)
-            text = decode_tokens(self.tokenizer, list(ids[part])).strip()
-            prior_sum, full_sum = float(prior[part].sum()), float(full[part].sum())
+            positions = list(group)
+            tokens = slice(positions[0], positions[-1] + 1)
+            text = decode_tokens(self.tokenizer, ids[tokens]).strip()
+            prior_sum, full_sum = float(prior[tokens].sum()), float(full[tokens].sum())
             unexpected_spans.append(UnexpectedSpan(text, prior_sum, full_sum - prior_sum))
         return tuple(unexpected_spans)
 
