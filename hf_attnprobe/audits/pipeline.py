@@ -688,7 +688,8 @@ class AuditEstimate:
         lines = [
             f"{format_duration(self.total)} for {format_count(len(self.seconds), 'test')} on "
             f"{format_count(self.n_texts, 'text')} in {self.dtype}: "
-            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads on one text)",
+            f"{format_count(self.n_runs, 'run')} left (a run is one test at one head or group of heads "
+            "on one text)",
             *(f"  {test:{width}}  {format_duration(seconds)}" for test, seconds in sorted_seconds),
         ]
         if self.total >= LONG_AUDIT_SECONDS:
