@@ -84,7 +84,11 @@ def of_the_batch(observation, batch):
 
 
 BUGS = [
-    ("sites", lambda sites: [*sites, Site(7, 0)], "sites.. contains layer 7, but there are 3"),
+    (
+        "sites",
+        lambda sites: [*sites, Site(7, 0)],
+        "sites.. contains layer 7, but the model has 3 layers",
+    ),
     ("get_visible_keys", lambda seen, *_: seen.float(), "layer 0: visible keys are not bool"),
     ("select_row", lambda row, *_: row[:, 1:], "a row of layer 0"),
     (

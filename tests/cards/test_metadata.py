@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pytest
 import yaml
 from huggingface_hub import parse_eval_result_entries
 from hypothesis import given, settings
@@ -111,6 +112,11 @@ def test_no_number_of_fewer_than_ten_different_texts_is_published():
         return build_eval_results(CardContent(made.checkpoint, (audit,)))
 
     assert len(results_of(10)) == len(results_of(9)) + 1
+
+
+@pytest.mark.parametrize(("n", "n_files"), [(9, 0), (10, 1)])
+def test_no_file_for_the_hub_has_a_number_of_fewer_than_ten_texts(n, n_files):
+    assert len(build_eval_result_files(card(finding(n=n)))) == n_files
 
 
 def test_a_card_states_on_how_many_texts_its_answer_is_based():

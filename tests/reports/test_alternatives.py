@@ -121,6 +121,9 @@ def test_a_language_model_without_alternative_gets_a_command_that_exists():
     assert "attnprobe fit-map" in str(report)
     in_memory = make_answer_report({"model": OBJECT_NAME, "dataset": OBJECT_NAME})
     assert "or call fit_map(model, data)" in str(recommend_fit_map(in_memory).words)
+    report.provenance["n_available"] = 70
+    step = recommend_fit_map(report)
+    assert not step.command and "about 80 prompts, but the data set contains only 70" in step.words
 
 
 def test_answers_that_rest_on_no_single_unit_are_counted():

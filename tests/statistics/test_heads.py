@@ -215,7 +215,7 @@ def test_heads_that_a_time_limit_left_out_are_named_with_their_time(rows):
 
 def test_what_was_not_measured_is_said(rows):
     only_moved = describe_important_heads(report_of(rows[rows.test == "uniform_attention"]))
-    assert only_moved.endswith("; their faithfulness was not measured (test scale).")
+    assert only_moved.endswith("; their faithfulness was not measured (test exchange or scale).")
     only_placed = describe_important_heads(report_of(rows[rows.test == "scale"]))
     assert only_placed.endswith("were not measured (test uniform_attention).")
     zeroed = rows[rows.statistic == "standard_tvd"].assign(
