@@ -689,8 +689,8 @@ def build_provenance_section(report: AuditResult) -> Section:
         Code("pip install ."),
         f" there. {STORED_NUMBERS_NOTE}",
     )
-    # Settings are printed as they are stored, also if the units of the report are not words.
-    settings = [tuple(map(UserText, pair)) for pair in flatten_settings(provenance)]
+    # Values are printed as they are stored, also if the units of the report are not words.
+    settings = [(name, UserText(value)) for name, value in flatten_settings(provenance)]
     return Section(
         "How to repeat this audit",
         [

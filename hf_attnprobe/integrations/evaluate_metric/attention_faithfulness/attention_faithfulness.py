@@ -43,9 +43,11 @@ VECTOR_BAG = {"features": datasets.List(datasets.List(datasets.Value("float64"))
 """``datasets`` feature for a bag of instances as input, with one vector per instance."""
 ITEM_BAG = {"items": datasets.List(datasets.Value("int64"))}
 """``datasets`` feature for a bag of instances as input, with one integer per instance."""
-BAGS = (VECTOR_BAG, ITEM_BAG)
-"""``datasets`` features for bags, whose contents are checked when the audit reads them."""
-INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS)
+IMAGE = {"image": datasets.Image()}
+"""``datasets`` feature for an image as input, which the model's image processor reads."""
+BAGS_AND_IMAGES = (VECTOR_BAG, ITEM_BAG, IMAGE)
+"""``datasets`` features for bags and images, whose contents are checked when the audit reads them."""
+INPUT_FEATURES = (SINGLE_TEXT, TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS_AND_IMAGES)
 """``datasets`` features for all types of inputs that the metric accepts."""
 
 _DESCRIPTION = """
@@ -71,7 +73,8 @@ Args:
         evaluate. For a language model they are dicts with "context" and "question". Either
         all or none of them also have the "answer" to explain; without it, the model generates an
         answer. Bags of instances are dicts with "features", one vector per instance, or with
-        "items", one integer per instance.
+        "items", one integer per instance. Images are dicts with "image", and the argument
+        tokenizer is the model's image processor.
     references (list of int or of str, optional): the labels, as class indices or as class names.
         For regression they are numbers; for a multi-label model they are lists of label indices or
         of label names. None stands for an unknown label.
@@ -251,7 +254,7 @@ def _build_features(text_feature: Any, label_feature: Any) -> datasets.Features:
 
 
 def _get_text_feature(text: Any) -> Any:
-    """Return the ``datasets`` type of an input: a text, a pair of texts, a prompt or a bag.
+    """Return the ``datasets`` type of an input: a text, a pair of texts, a prompt, a bag or an image.
 
     The keys of a dict determine the type. A dict with unknown keys is treated as a pair of texts;
     other functions report the wrong keys.
@@ -259,7 +262,8 @@ def _get_text_feature(text: Any) -> Any:
     if not isinstance(text, Mapping):
         return SINGLE_TEXT
     feature_by_keys = {
-        frozenset(feature): feature for feature in (TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS)
+        frozenset(feature): feature
+        for feature in (TEXT_PAIR, PROMPT, ANSWERED_PROMPT, *BAGS_AND_IMAGES)
     }
     return feature_by_keys.get(frozenset(text), TEXT_PAIR)
 
@@ -273,7 +277,7 @@ def _check_texts(predictions: Any) -> None:
             description = f"is a dict with the keys {list(text)}"
             has_expected_keys = set(text) == set(expected_feature)
             has_texts = all(isinstance(part, str) for part in text.values())
-            is_valid = has_expected_keys and (has_texts or expected_feature in BAGS)
+            is_valid = has_expected_keys and (has_texts or expected_feature in BAGS_AND_IMAGES)
         else:
             description = f"is {text!r:.60}"
             is_valid = isinstance(text, str)
@@ -281,7 +285,7 @@ def _check_texts(predictions: Any) -> None:
             raise hf_attnprobe.AttnProbeError(
                 f"predictions[{row}] {description}. Each prediction must be a text, or a dict with "
                 "the keys 'text' and 'text_pair', or with 'context', 'question' and optionally "
-                "'answer', or with 'features' or 'items'. All predictions must have the same keys."
+                "'answer', or with 'features', 'items' or 'image'. All predictions must have the same keys."
             )
 
 

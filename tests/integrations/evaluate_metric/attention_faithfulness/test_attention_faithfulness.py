@@ -14,6 +14,7 @@ from tests.helpers import tiny_language_models, tiny_models
 from tests.helpers.audit_by_name import DEFAULT_TESTS
 from tests.helpers.bag_models import GatedAdapter, GatedPooling, make_bags, set_key_weights
 from tests.helpers.error_messages import refuses
+from tests.helpers.planted_images import PlantedImageProcessor, make_rows, make_vit
 
 
 TESTS = ["correlation", "permutation"]
@@ -223,5 +224,25 @@ def test_bags_of_instances(metric):
     expected = frame[frame.statistic == "median_tvd"].sort_values("example_id").value
     assert result["permutation_median_tvd"] == pytest.approx(expected.tolist())
     assert adapter.unit == "visit"
-    with refuses("with 'features' or 'items'"):
+    with refuses("with 'features', 'items' or 'image'"):
         metric.compute(predictions=[{"patches": [[1.0]]}], **settings)
+
+
+def test_images(metric):
+    """The results are those of an audit with the same image processor."""
+    model, processor = make_vit(0).eval(), PlantedImageProcessor()
+    rows, _ = make_rows(6, 1)
+    result = metric.compute(
+        predictions=[{"image": row["image"]} for row in rows],
+        references=[row["label"] for row in rows],
+        model=model,
+        tokenizer=processor,
+        tests=["permutation"],
+        single_heads=False,
+    )
+    options = AuditOptions(single_heads=False)
+    settings = {"options": options, "tokenizer": processor, "progress": False}
+    frame = audit(model, rows, "permutation", **settings).to_pandas()
+    is_model = (frame.statistic == "median_tvd") & (frame.layer == -1)
+    expected = frame[is_model].sort_values("example_id").value.tolist()
+    assert result["permutation_median_tvd_layer-1_head-1"] == pytest.approx(expected)
