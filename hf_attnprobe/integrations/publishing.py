@@ -189,7 +189,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         n_answered=report.n_answered,
         seed=report.seed,
         conclusion=format_conclusion(report.findings, report.words),
-        answer=report.answer,
+        answer=report.attention_answer,
         command=_format_audit_command(audit, model_id),
         has_pairs=PAIR_NAME_SEPARATOR in (report.provenance.get("text_columns") or ""),
         findings=report.findings,

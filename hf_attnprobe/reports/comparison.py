@@ -219,8 +219,8 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
         n=tuple(report.n for report in reports),
         n_distinct=tuple(report.n_distinct for report in reports),
         n_shared=n_shared,
-        answers=tuple(report.answer for report in reports),
-        scores=tuple(report.score for report in reports),
+        answers=tuple(report.attention_answer for report in reports),
+        scores=tuple(report.attention_score for report in reports),
         questions=compare_questions(reports, shared_ids, seed),
         statistics=compare_statistics(reports, shared_ids, seed),
         settings=list_differing_settings(reports),
@@ -368,7 +368,7 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
         n_texts: Cell = report.n_answered or report.n
         if report.n_answered in (0, report.n_distinct) and report.n_distinct < report.n:
             n_texts = format_distinct_count(report.n, report.n_distinct)
-        rows.append([name, str(report.answer), *numbers, UserText(report.model), n_texts])
+        rows.append([name, str(report.attention_answer), *numbers, UserText(report.model), n_texts])
     head = ["audit", "explains?", *columns, "model", "texts"]
     return Table(head, rows, "The audits with their scores, the most faithful first")
 

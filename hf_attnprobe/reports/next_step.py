@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from hf_attnprobe.documents.blocks import CodeBlock
-from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import AuditResult
 from hf_attnprobe.reports.verdict import get_min_texts, suggest_total_texts
 from hf_attnprobe.statistics.grades import Answer
@@ -22,7 +21,6 @@ from hf_attnprobe.statistics.scale import (
 from hf_attnprobe.statistics.verdicts import (
     Conclusion,
     Finding,
-    conclude,
     index_by_rule,
     join_words,
     list_deciding_findings,
@@ -30,6 +28,7 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.storage.folders import normalize_settings
 from hf_attnprobe.storage.provenance import (
     EARLIER_RUNS_KEY,
+    SCORES_FINGERPRINT_KEY,
     UNSUPPORTED_TESTS_KEY,
     format_repeat_command,
     is_repeatable,
@@ -124,7 +123,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         A command that has not run yet, or advice in words; None if the answer is not open, or if no
         step would settle it and the reason for the answer explains this.
     """
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     if conclusion.answer != Answer.CANNOT_SAY:
         return None
     own_answers = index_by_rule(report.findings).get("own")
@@ -313,7 +312,7 @@ def _count_needed_texts(report: AuditResult, conclusion: Conclusion) -> int | No
     min_texts = get_min_texts(report.words)
     counts = [
         _scale_text_count(report, finding, suggested)
-        for finding in list_deciding_findings(report.findings)
+        for finding in list_deciding_findings(report.answer_findings)
         if finding.answer == Answer.CANNOT_SAY and not finding.incomplete_tests
         if (suggested := suggest_total_texts(finding, min_texts)) is not None
     ]

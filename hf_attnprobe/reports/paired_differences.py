@@ -371,7 +371,7 @@ def iterate_cautions(
         is_exchanged = [
             has_exchanges(audit.evidence.explained_evidence.texts)
             for audit in (first, report)
-            if audit.evidence is not None and audit.score.n
+            if audit.evidence is not None and audit.attention_score.n
         ]
         if len(set(is_exchanged)) > 1:
             yield (

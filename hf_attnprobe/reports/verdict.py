@@ -44,6 +44,7 @@ from hf_attnprobe.statistics.verdicts import (
     CLASSIFIER_SET,
     DISPLAY_ADVICE,
     RULES,
+    Conclusion,
     Finding,
     QuestionSet,
     choose_question_set,
@@ -583,7 +584,19 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
         findings: the audit's findings.
         words: wording for this prediction type.
     """
-    conclusion = conclude(findings)
+    return format_conclusion_reason(conclude(findings), words)
+
+
+def format_conclusion_reason(
+    conclusion: Conclusion, words: Wording, clauses: Mapping[Answer, str] | None = None
+) -> str:
+    """Return one sentence with the reason for a verdict.
+
+    Args:
+        conclusion: the verdict.
+        words: wording for this prediction type.
+        clauses: clause for each grade of faithfulness; None for the clauses about attention.
+    """
     score, gate = conclusion.score, conclusion.gate
     if conclusion.is_closed and _is_close_to_guessing(gate):
         return format_sentence(words.fill(TOO_CLOSE_TO_GUESSING))
@@ -592,6 +605,9 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
     has_user_thresholds = score.partly is not None
     if has_user_thresholds and score.answer != Answer.CANNOT_SAY:
         return f"With your own thresholds: {score.rule_with_thresholds.threshold_text}."
+    if clauses is not None and score.answer in clauses:
+        clause = words.fill(clauses[score.answer], value=max(score.value, 0.0))
+        return format_sentence(clause)
     return format_sentence(describe_finding(score, words, counts_missing_texts=True))
 
 
