@@ -143,8 +143,10 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
         "--scores",
         required=True,
         metavar="FILE",
-        help="csv, tsv, json, jsonl or parquet file with the columns id and score. Each row contains "
-        "either all scores of a text as a list, or the score of one unit. In the second case, the "
+        help="csv, tsv, json, jsonl or parquet file with the columns id and score. The id of a text is "
+        "its example_id: the value of this column of the data if it exists, otherwise the number of "
+        "its row, counted from 0 (load_examples lists the ids). Each row of the file contains either "
+        "all scores of a text as a list, or the score of one unit. In the second case, the "
         "unit is given by its number from 0 (column unit), its characters in the text (columns "
         "start and end) or its words (column source). If there is a column token, its values are "
         "compared with the model's tokens",
