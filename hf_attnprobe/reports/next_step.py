@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from hf_attnprobe.documents.blocks import CodeBlock
 from hf_attnprobe.reports.result import AuditResult
-from hf_attnprobe.reports.verdict import get_min_texts, suggest_total_texts
+from hf_attnprobe.reports.verdict import get_min_texts, is_close_to_guessing, suggest_total_texts
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
@@ -39,6 +39,11 @@ BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
 """Advice for a model that predicts no better than guessing."""
+
+TRAIN_FURTHER_ADVICE = (
+    "Or train the model further: the better it is than guessing, the fewer texts are needed."
+)
+"""Advice for a model that is better than guessing, but not certainly."""
 
 NO_NUMBER_ADVICE = (
     "The required tests ran, but no text gave a number. For example, attention to a single word has no "
@@ -350,6 +355,8 @@ def _explain_missing_texts(report: AuditResult) -> str | None:
         return None
     texts = report.words.texts
     advice = f"This audit used all available {texts}. Add more of them."
+    if is_close_to_guessing(report.conclusion.gate):
+        advice += f" {TRAIN_FURTHER_ADVICE}"
     if report.evidence is not None and report.evidence.default_classes:
         names = ", ".join(report.evidence.default_classes)
         advice += f" Those predicted {names} do not count, because they have nothing to highlight."

@@ -556,14 +556,17 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     return replace(finding, answer=default_answer, partly=None, yes=None)
 
 
-TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
+TOO_CLOSE_TO_GUESSING = (
+    "the model hardly beats guessing, so it is open whether there is anything to explain; this takes "
+    "more {texts} or a better trained model"
+)
 """Reason for the answer "cannot say" if accuracy is above guessing, but not certainly.
 
 ``{texts}`` is replaced by the word for the audited inputs, such as "prompts".
 """
 
 
-def _is_close_to_guessing(gate: Finding | None) -> bool:
+def is_close_to_guessing(gate: Finding | None) -> bool:
     """Check whether accuracy is above guessing, while its confidence interval includes guessing.
 
     Args:
@@ -598,7 +601,7 @@ def format_conclusion_reason(
         clauses: clause for each grade of faithfulness; None for the clauses about attention.
     """
     score, gate = conclusion.score, conclusion.gate
-    if conclusion.is_closed and _is_close_to_guessing(gate):
+    if conclusion.is_closed and is_close_to_guessing(gate):
         return format_sentence(words.fill(TOO_CLOSE_TO_GUESSING))
     if conclusion.why or score is None:
         return format_sentence(words.fill(conclusion.why))
