@@ -97,10 +97,15 @@ def build_schema() -> dict:
         "n_different_texts": {**COUNT, "minimum": 1, "description": "different audited texts"},
         "seed": COUNT,
         "predicts": {**TEXT, "description": "description of what the model predicts"},
-        "answer": {**GRADES, "description": "does attention explain the predictions?"},
+        "answer": {
+            **GRADES,
+            "description": "does attention explain the predictions? (for evaluate-scores: do the scores "
+            "explain them?)",
+        },
         "score": {
             "type": ["object", "null"],
-            "description": "faithfulness: 0 for a random order, 1 for the best; null if not measured. "
+            "description": "faithfulness of attention (for evaluate-scores: of the scores): 0 for a random "
+            "order, 1 for the best; null if not measured. "
             "For fewer than ten different texts, its value is null",
             "properties": {
                 **number["properties"],

@@ -19,8 +19,9 @@ import coverage_table
 import hf_attnprobe
 import reference_page
 import rules_table
-from hf_attnprobe import adapters, functional
+from hf_attnprobe import adapters, functional, load_examples
 from hf_attnprobe import protocol as attention_model
+from hf_attnprobe.audits.user_scores import read_scores
 from hf_attnprobe.cli.commands import build_parser
 from hf_attnprobe.data.tokenizer import read_vectors
 from hf_attnprobe.faithfulness import registry
@@ -243,6 +244,15 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path, monkeypatch, capsy
     assert all(given in read("README.md") for given in SMALLER)
     run_python_blocks("README.md", tmp_path, monkeypatch, {})
     assert SAID["README.md"] in capsys.readouterr().out
+
+
+def test_the_example_of_a_score_file_has_the_ids_of_the_texts(tmp_path, monkeypatch):
+    (example,) = blocks("docs/tests.md", "py")
+    (tmp_path / "reviews.csv").write_text("example_id,text,label\n7,a fine film,1\n3,dull,0\n")
+    monkeypatch.chdir(tmp_path)
+    exec(example, {"json": json, "load_examples": load_examples})
+    scores = read_scores("scores.jsonl", [])
+    assert {k: list(text.values) for k, text in scores.items()} == {7: [1, 4, 4], 3: [4]}
 
 
 def test_every_page_with_python_is_known_to_run():

@@ -118,8 +118,9 @@ def evaluate_scores(
 
     For each text, the report compares the scores (called ``given``) with attention (the mean over
     all heads), with other rankings, and with the same scores at random tokens (called
-    ``given_moved``). It starts with their faithfulness. Single heads are tested only if
-    ``options.heads`` or ``options.layers`` is set.
+    ``given_moved``). Its ``answer`` and ``score`` are about the scores: whether they explain the
+    predictions, and their faithfulness. Single heads are tested only if ``options.heads`` or
+    ``options.layers`` is set.
 
     Args:
         model: The model, as :func:`audit` accepts it.

@@ -82,6 +82,11 @@ def add_audit_command(parser: CommandParser) -> None:
         action="store_true",
         help="print how long each test will take, measured on a few texts and heads, and exit",
     )
+    _add_fail_on(parser)
+
+
+def _add_fail_on(parser: CommandParser) -> None:
+    """Add ``--fail-on``, which reports the answer or a score through the exit code."""
     parser.add_argument(
         "--fail-on",
         nargs="+",
@@ -138,8 +143,10 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
         "--scores",
         required=True,
         metavar="FILE",
-        help="csv, tsv, json, jsonl or parquet file with the columns id and score. Each row contains "
-        "either all scores of a text as a list, or the score of one unit. In the second case, the "
+        help="csv, tsv, json, jsonl or parquet file with the columns id and score. The id of a text is "
+        "its example_id: the value of this column of the data if it exists, otherwise the number of "
+        "its row, counted from 0 (load_examples lists the ids). Each row of the file contains either "
+        "all scores of a text as a list, or the score of one unit. In the second case, the "
         "unit is given by its number from 0 (column unit), its characters in the text (columns "
         "start and end) or its words (column source). If there is a column token, its values are "
         "compared with the model's tokens",
@@ -150,6 +157,7 @@ def add_evaluate_scores_command(parser: CommandParser) -> None:
         "sources",
     )
     _add_output_flags(parser)
+    _add_fail_on(parser)
 
 
 def add_compare_command(parser: CommandParser) -> None:
@@ -241,14 +249,21 @@ def _print_failures(reasons: Sequence[str]) -> int:
     return CONDITION_MET_EXIT_CODE
 
 
-def run_evaluate_scores(arguments: dict[str, Any]) -> None:
-    """Evaluate user-provided scores and print the report."""
+def run_evaluate_scores(arguments: dict[str, Any]) -> int:
+    """Evaluate user-provided scores, print the report, and return an exit code by ``--fail-on``."""
     audit_arguments = _build_audit_arguments(arguments)
 
     from hf_attnprobe.audits.api import evaluate_scores
+    from hf_attnprobe.reports.ci_gate import (
+        COMPARABLE_SCORES_OF_USERS,
+        list_failures,
+        parse_conditions,
+    )
 
+    fail_conditions = parse_conditions(arguments["fail_on"], scores=COMPARABLE_SCORES_OF_USERS)
     report = evaluate_scores(scores=arguments["scores"], **audit_arguments)
     _print_audit(report, arguments)
+    return _print_failures(list_failures(report, fail_conditions))
 
 
 def run_fit_map(arguments: dict[str, Any]) -> None:

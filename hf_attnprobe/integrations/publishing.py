@@ -190,7 +190,7 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         n_answered=report.n_answered,
         seed=report.seed,
         conclusion=None if conclusion is None else report.rename_units(conclusion),
-        answer=report.answer,
+        answer=report.attention_answer,
         command=_format_audit_command(audit, model_id),
         has_pairs=PAIR_NAME_SEPARATOR in (report.provenance.get("text_columns") or ""),
         findings=report.findings,

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_attnprobe.documents.blocks import NextStep
-from hf_attnprobe.reports.number_tables import CHANCE_SCORES_KEY, SCORES_FINGERPRINT_KEY
+from hf_attnprobe.reports.number_tables import CHANCE_SCORES_KEY
 from hf_attnprobe.reports.result import AuditResult
+from hf_attnprobe.reports.score_verdict import SCORES_RANKING, estimate_score_advantage
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.statistics.grades import Answer, grade
 from hf_attnprobe.statistics.questions import COMPARED_RANKINGS
-from hf_attnprobe.statistics.verdicts import choose_question_set, conclude, index_by_rule
+from hf_attnprobe.statistics.verdicts import choose_question_set, index_by_rule
 from hf_attnprobe.storage.provenance import (
     FITTED_MAP_KEY,
     format_repeat_command,
@@ -61,7 +62,7 @@ def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
         if attention passes itself, if the model is not better than guessing, or if no measured ranking
         passes.
     """
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     if conclusion.answer == Answer.YES or conclusion.is_closed:
         return None
     fitted_map = measure_fitted_map(report)
@@ -123,7 +124,7 @@ def get_ranking_labels(report: AuditResult) -> dict[str, str]:
         report: Result of an audit.
     """
     labels = {"attention": "attention", **COMPARED_RANKINGS}
-    if SCORES_FINGERPRINT_KEY in report.provenance:
+    if report.evaluates_scores:
         labels[CHANCE_SCORES_KEY] = "the same scores at random"
     fitted_map = report.provenance.get(FITTED_MAP_KEY)
     if fitted_map is not None:
@@ -150,32 +151,42 @@ def measure_all_rankings(report: AuditResult) -> list[MeasuredRanking]:
 
 
 def describe_user_scores(report: AuditResult) -> str:
-    """Describe the faithfulness of user-provided scores, next to chance and attention.
+    """Describe the faithfulness of user-provided scores, next to attention and chance.
 
     Args:
-        report: Result of an audit, with rows.
+        report: Result of an audit that evaluates scores.
 
     Returns:
-        A sentence; empty if the audit evaluates no scores.
+        A sentence; empty if the faithfulness of the scores was not measured on enough texts.
     """
-    if SCORES_FINGERPRINT_KEY not in report.provenance:
-        return ""
     by_name = {ranking.name: ranking.faithfulness for ranking in measure_all_rankings(report)}
-    if "given" not in by_name:
-        tests = "sources" if report.words.kind == "answer" else "exchange or scale, and erasure"
-        return (
-            f"The faithfulness of the scores was not measured. It needs the tests {tests}, and "
-            f"{MIN_DISPLAYED_TEXTS} texts."
-        )
-    comparisons = [
-        f"{label} {by_name[name].interval_text}"
-        for name, label in (("attention", "attention"), (CHANCE_SCORES_KEY, "the same at random"))
-        if name in by_name
+    if SCORES_RANKING not in by_name:
+        return ""
+    rankings_by_relation: dict[str, list[str]] = {}
+    for name, label in (("attention", "attention"), (CHANCE_SCORES_KEY, "chance")):
+        if name in by_name:
+            relation = _compare_scores_with(report, name)
+            ranking = f"{label} ({by_name[name].interval_text})"
+            rankings_by_relation.setdefault(relation, []).append(ranking)
+    clauses = [
+        f"{relation} {' and '.join(rankings)}"
+        for relation, rankings in rankings_by_relation.items()
     ]
-    return (
-        f"The user-provided scores have faithfulness {by_name['given'].interval_text} "
-        f"({', '.join(comparisons)})."
-    )
+    comparison = f", {' and '.join(clauses)}" if clauses else ""
+    return f"Your scores: {by_name[SCORES_RANKING].interval_text}{comparison}."
+
+
+def _compare_scores_with(report: AuditResult, name: str) -> str:
+    """Return "above", "below" or another relation of the scores' faithfulness to that of a ranking."""
+    assert report.evidence is not None
+    advantage = estimate_score_advantage(report.evidence, name)
+    min_texts = report.conclusion.question_set.min_texts
+    if advantage is None or advantage.ci95 is None or (advantage.n or 0) < min_texts:
+        return "next to"
+    low, high = advantage.ci95
+    if low > 0:
+        return "above"
+    return "below" if high < 0 else "not clearly different from"
 
 
 def choose_displayed_ranking(report: AuditResult) -> str | None:
@@ -261,8 +272,10 @@ def recommend_fit_map(report: AuditResult) -> NextStep | None:
         few. None if the answer is neither no nor partly, or if a fitted map or another passing ranking
         was measured.
     """
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     if conclusion.answer not in (Answer.NO, Answer.PARTLY) or conclusion.is_closed:
+        return None
+    if report.evaluates_scores:
         return None
     if report.words.kind != "answer" or choose_displayed_ranking(report) is not None:
         return None
@@ -304,7 +317,7 @@ def recommend_alternative(report: AuditResult) -> str | None:
         interval = ranking.faithfulness.interval_text
         label = ranking.label.replace("fitted map: ", "the fitted map, ")
         return f"Show {label} instead: its faithfulness is {interval}."
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     if conclusion.answer not in (Answer.NO, Answer.PARTLY) or conclusion.is_closed:
         return None
     if report.words.kind == "answer" and measure_fitted_map(report) is None:

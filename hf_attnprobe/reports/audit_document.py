@@ -59,7 +59,6 @@ from hf_attnprobe.reports.number_tables import (
 )
 from hf_attnprobe.reports.result import AuditResult, convert_report_to_json
 from hf_attnprobe.reports.verdict import (
-    MAIN_QUESTION,
     advise_on_display,
     describe_zero_ablation_limit,
     explain_open_answer,
@@ -132,13 +131,19 @@ def build_audit_document(report: AuditResult) -> Document:
             ExampleTexts(displayed_texts[:N_VISIBLE_TEXTS]),
             Note(f"Attention: {attention}"),
         ]
+    title = f"Does attention explain {report.model}?"
+    display_details = [" ".join(advise_on_display(report.findings, words))]
+    if report.evaluates_scores:
+        title = f"Do these scores explain {report.model}?"
+        # The details are about attention. The answer at the top contains the advice on the scores.
+        display_details = []
     open_sections = [
         Section(
             _format_texts_title(displayed_texts, words), text_blocks, id="texts", in_notebook=True
         ),
         Section(
             DISPLAY_SECTION_TITLE,
-            [" ".join(advise_on_display(report.findings, words))],
+            display_details,
         ),
         Section(
             "User-provided scores",
@@ -168,14 +173,14 @@ def build_audit_document(report: AuditResult) -> Document:
     ]
     meanings = build_glossary([*open_sections, *collapsed_sections], GLOSSARY)
     return Document(
-        f"Does attention explain {report.model}?",
+        title,
         build_first_screen(report),
         [
             *open_sections,
             *(replace(section, is_collapsed=True) for section in [*collapsed_sections, meanings]),
         ],
         data=select_page_data(report),
-        heading=MAIN_QUESTION,
+        heading=report.question,
     )
 
 

@@ -68,7 +68,7 @@ class FailureCondition:
             # On the command line, "cannot say" is written as "cannot-say".
             fails = report_answer.replace(" ", "-") == self.answer
             return f"the answer is {report_answer}" if fails else ""
-        finding = index_by_rule(report.findings).get(self.question)
+        finding = index_by_rule(report.answer_findings).get(self.question)
         obstacle = self._explain_missing_score(report, finding)
         if finding is None or obstacle:
             return f"{self.question} was {obstacle}"
@@ -133,6 +133,15 @@ def _select_score(finding: Finding) -> tuple[float, tuple[float, float]]:
 
 COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
 """Names of the scores that ``--fail-on`` can compare with a limit, as in "faithfulness<.5"."""
+
+COMPARABLE_SCORES_OF_USERS = (
+    "accuracy",
+    *(key for key, question in ALL_QUESTIONS.items() if question.role in ("score", "part")),
+)
+"""Names of the scores that ``--fail-on`` can compare with a limit if user-provided scores are evaluated.
+
+Faithfulness and its parts are then those of the user-provided scores.
+"""
 
 
 def parse_conditions(

@@ -45,9 +45,10 @@ from hf_attnprobe.reports.paired_differences import (
     list_differing_settings,
 )
 from hf_attnprobe.reports.report import Report, read_audit
+from hf_attnprobe.reports.verdict import format_answer_reason
 from hf_attnprobe.statistics.differences import Difference
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
-from hf_attnprobe.statistics.grades import MIN_TEXTS, Answer
+from hf_attnprobe.statistics.grades import MIN_TEXTS, ORDERED_ANSWERS, Answer
 from hf_attnprobe.statistics.heads import EFFECT_STATISTIC, PATH_SHARE_STATISTIC, LayerHead
 from hf_attnprobe.statistics.verdicts import RULES, index_by_rule
 from hf_attnprobe.statistics.wording import find_unit_names, format_distinct_count
@@ -224,8 +225,8 @@ def compare_reports(reports: Sequence[Report], *, seed: int = 0) -> AuditCompari
         n=tuple(report.n for report in reports),
         n_distinct=tuple(report.n_distinct for report in reports),
         n_shared=n_shared,
-        answers=tuple(report.answer for report in reports),
-        scores=tuple(report.score for report in reports),
+        answers=tuple(report.attention_answer for report in reports),
+        scores=tuple(report.attention_score for report in reports),
         questions=compare_questions(reports, shared_ids, seed),
         statistics=compare_statistics(reports, shared_ids, seed),
         settings=list_differing_settings(reports),
@@ -301,6 +302,7 @@ def _build_document(comparison: AuditComparison) -> Document:
     ]
     lead: list[Block] = [
         COMPARISON_INTRODUCTION,
+        [describe_answer_change(comparison, k) for k in range(1, len(comparison.names))],
         _build_audits_table(comparison),
         _build_overview_table(comparison),
     ]
@@ -319,6 +321,64 @@ def _build_document(comparison: AuditComparison) -> Document:
             "left_out": ["statistics"],
         },
     )
+
+
+def describe_answer_change(comparison: AuditComparison, audit_index: int) -> str:
+    """Describe whether an audit's answer differs from the first audit's answer, with the reasons.
+
+    A reason is stated for every answer "cannot say", and for the weaker answer of an audit whose
+    faithfulness is higher.
+
+    Args:
+        comparison: comparison of two or more audits.
+        audit_index: index of the audit, from 1; the first audit has index 0.
+    """
+    pair = (audit_index, 0)
+    first_answer, other_answer = comparison.answers[0], comparison.answers[audit_index]
+    if Answer.CANNOT_SAY in (first_answer, other_answer):
+        beginning = "It is open whether the answer differs"
+    elif first_answer == other_answer:
+        beginning = "The answer is the same"
+    else:
+        beginning = "The answer differs"
+    answers = ", ".join(f"{comparison.names[k]}: {comparison.answers[k]}" for k in pair)
+    sentences = [f"{beginning} ({answers})."]
+    faithful_index = None
+    difference = _find_faithfulness_difference(comparison, audit_index)
+    if difference is not None and difference.n:
+        if difference.has_clear_sign:
+            faithful_index = audit_index if difference.value > 0 else 0
+            sentences.append(f"Faithfulness is higher for {comparison.names[faithful_index]}.")
+        else:
+            sentences.append("Their faithfulness cannot be told apart.")
+    for k in pair:
+        (other_index,) = {*pair} - {k}
+        is_weaker = _is_weaker(comparison.answers[k], comparison.answers[other_index])
+        if comparison.answers[k] == Answer.CANNOT_SAY or (k == faithful_index and is_weaker):
+            report = comparison.reports[k]
+            reason = report.rename_units(format_answer_reason(report.findings, report.words))
+            sentences.append(
+                f"The answer for {comparison.names[k]} is {comparison.answers[k]} for this reason: "
+                f"{reason}"
+            )
+    return " ".join(sentences)
+
+
+def _find_faithfulness_difference(
+    comparison: AuditComparison, audit_index: int
+) -> Difference | None:
+    """Return an audit's difference in faithfulness from the first audit; None if not compared."""
+    for question in comparison.questions:
+        if question.rule == "faithfulness":
+            return question.differences[audit_index - 1]
+    return None
+
+
+def _is_weaker(answer: Answer, other_answer: Answer) -> bool:
+    """Check whether both answers are graded and the first one is the lower grade."""
+    if Answer.CANNOT_SAY in (answer, other_answer):
+        return False
+    return ORDERED_ANSWERS.index(answer) < ORDERED_ANSWERS.index(other_answer)
 
 
 def describe_intervals(comparison: AuditComparison) -> str:
@@ -373,7 +433,7 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
         n_texts: Cell = report.n_answered or report.n
         if report.n_answered in (0, report.n_distinct) and report.n_distinct < report.n:
             n_texts = format_distinct_count(report.n, report.n_distinct)
-        rows.append([name, str(report.answer), *numbers, UserText(report.model), n_texts])
+        rows.append([name, str(report.attention_answer), *numbers, UserText(report.model), n_texts])
     head = ["audit", "explains?", *columns, "model", "texts"]
     return Table(head, rows, "The audits with their scores, the most faithful first")
 

@@ -33,10 +33,14 @@ from hf_attnprobe.reports.alternatives import (
 )
 from hf_attnprobe.reports.head_tables import describe_important_heads, index_by_site
 from hf_attnprobe.reports.next_step import count_shares, has_stopped_early, recommend_next_step
+from hf_attnprobe.reports.number_tables import CHANCE_SCORES_KEY
 from hf_attnprobe.reports.result import AuditResult
+from hf_attnprobe.reports.score_verdict import SCORES_CLAUSES, SCORES_PART_MEANINGS
 from hf_attnprobe.reports.verdict import (
     describe_finding,
+    explain_open_answer,
     format_answer_reason,
+    format_conclusion_reason,
     format_sentence,
     get_min_texts,
 )
@@ -49,12 +53,12 @@ from hf_attnprobe.statistics.verdicts import (
     DISPLAY_ADVICE,
     DISPLAY_QUESTION,
     Finding,
-    choose_question_set,
     conclude,
     index_by_rule,
     join_rule_names,
     join_words,
 )
+from hf_attnprobe.statistics.wording import Wording
 from hf_attnprobe.storage.provenance import UNSUPPORTED_TESTS_KEY
 
 
@@ -74,6 +78,11 @@ STOPPED_REASON = "The time limit ended the audit before the tests of all attenti
 
 OTHER_TESTS_REASON = "The tests that ran do not answer this question. It needs the tests {tests}."
 """Reason for the answer "cannot say" if none of the required tests ran."""
+
+SCORES_NOT_MEASURED_REASON = (
+    "The faithfulness of the scores was not measured. It needs the tests {tests}, and {n} texts."
+)
+"""Reason for the answer "cannot say" if user-provided scores have no faithfulness."""
 
 NO_OWN_ANSWER_REASON = (
     "The model itself generates none of the {n} provided answers, so its attention cannot explain "
@@ -115,15 +124,17 @@ def build_first_screen(report: AuditResult) -> list[Block]:
     """
     has_too_few_texts = report.n_distinct < MIN_DISPLAYED_TEXTS
     number_rows = [] if has_too_few_texts else [*_build_scale_rows(report)]
-    sentences: dict[str, InlineText] = {}
-    if not has_too_few_texts:
-        sentences |= _describe_effects(report)
+    sentences: dict[str, InlineText] = {"sources": describe_missing_sources(report)}
+    if not report.evaluates_scores:
+        effects = {} if has_too_few_texts else _describe_effects(report)
+        sentences = {
+            **effects,
+            **sentences,
+            "position": describe_position_bias(report),
+            "heads": describe_important_heads(report),
+        }
     sentences |= {
-        "sources": describe_missing_sources(report),
-        "position": describe_position_bias(report),
-        "scores": describe_user_scores(report),
         "fitted map": describe_fitted_map(report),
-        "heads": describe_important_heads(report),
         "time": _describe_time_limit(report),
         "texts": " ".join(
             f"{sentence}." for sentence in describe_text_losses(report.provenance, report.n)
@@ -137,7 +148,7 @@ def build_first_screen(report: AuditResult) -> list[Block]:
         display_advice.append(alternative)
     return [
         AnswerBlock("", str(report.answer), explain_verdict(report), display_advice),
-        describe_source_hits(report),
+        None if report.evaluates_scores else describe_source_hits(report),
         [
             f"CONTRADICTION, please report it: {contradiction}"
             for contradiction in report.contradictions
@@ -213,11 +224,15 @@ def describe_text_losses(provenance: Mapping[str, Any], n_texts: int) -> list[st
 
 
 def explain_verdict(report: AuditResult) -> str:
-    """Return one sentence with the reason for the audit's answer.
+    """Return the reason for the audit's answer in one or two sentences.
 
     Args:
         report: the audit's result.
     """
+    if report.evaluates_scores:
+        return " ".join(
+            filter(None, [describe_user_scores(report), _explain_scores_answer(report)])
+        )
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
         return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
@@ -235,6 +250,18 @@ def explain_verdict(report: AuditResult) -> str:
             tests = join_words(conclusion.question_set.required_tests)
             return OTHER_TESTS_REASON.format(tests=tests)
     return format_answer_reason(report.findings, report.words)
+
+
+def _explain_scores_answer(report: AuditResult) -> str:
+    """Return one sentence with the reason for the answer about user-provided scores."""
+    conclusion = report.conclusion
+    own_answers = index_by_rule(report.findings).get("own")
+    if own_answers is not None and own_answers.value == 0:
+        return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
+    if conclusion.score is None and not conclusion.is_closed:
+        tests = join_words(conclusion.question_set.required_tests)
+        return SCORES_NOT_MEASURED_REASON.format(tests=tests, n=MIN_DISPLAYED_TEXTS)
+    return format_conclusion_reason(conclusion, report.words, SCORES_CLAUSES)
 
 
 UNIT_BASELINES = {
@@ -343,7 +370,7 @@ def describe_position_bias(report: AuditResult) -> str:
 def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
     """Yield a row for faithfulness and a row for each of its parts."""
     words = report.words
-    for finding in report.findings:
+    for finding in report.answer_findings:
         if finding.role not in ("score", "part"):
             continue
         is_part = finding.role == "part"
@@ -353,12 +380,46 @@ def _build_scale_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
             averaged_parts = describe_averaged_parts(report, finding)
             if averaged_parts:
                 meaning += f"; {averaged_parts}"
+        elif report.evaluates_scores:
+            meaning = _describe_scores_part(finding, words)
         else:
             meaning = describe_finding(finding, words)
         number = FormattedNumber(finding.value, finding.ci95, digits=2) if line else None
         yield ScoreTableRow(
             finding.name.lower(), number, meaning, line, is_part, grade=str(finding.answer)
         )
+    if report.evaluates_scores:
+        yield from _build_comparison_rows(report)
+
+
+def _describe_scores_part(finding: Finding, words: Wording) -> str:
+    """Describe what a part of the scores' faithfulness measures, and why its answer is open."""
+    meaning = words.fill(SCORES_PART_MEANINGS.get(finding.rule, ""))
+    if finding.answer != Answer.CANNOT_SAY:
+        return meaning
+    reason = explain_open_answer(finding, words, counts_missing_texts=False)
+    return f"{meaning}: {reason}" if meaning else reason
+
+
+def _build_comparison_rows(report: AuditResult) -> Iterator[ScoreTableRow]:
+    """Yield rows with the faithfulness of attention and of the same scores at random, without grade."""
+    rule = report.rules["faithfulness"]
+    for ranking in measure_all_rankings(report):
+        if ranking.name in COMPARED_WITH_SCORES:
+            number = FormattedNumber(
+                ranking.faithfulness.value, ranking.faithfulness.ci95, digits=2
+            )
+            line = NumberLine(number, rule.thresholds, dict(rule.scale_ends), (0.0, 1.0))
+            yield ScoreTableRow(
+                COMPARED_WITH_SCORES[ranking.name], number, COMPARISON_MEANING, line
+            )
+
+
+COMPARED_WITH_SCORES = {"attention": "attention", CHANCE_SCORES_KEY: "at random"}
+"""Maps the rankings with which user-provided scores are compared to the names of their rows."""
+
+COMPARISON_MEANING = "faithfulness on the same scale, for comparison"
+"""Explanation of the rows with which user-provided scores are compared."""
 
 
 def describe_averaged_parts(report: AuditResult, score: Finding) -> str:
@@ -374,7 +435,7 @@ def describe_averaged_parts(report: AuditResult, score: Finding) -> str:
     """
     if not score.averaged_parts:
         return ""
-    findings = index_by_rule(report.findings)
+    findings = index_by_rule(report.answer_findings)
     counts = {findings[key].n for key in score.averaged_parts if key in findings}
     names = []
     for key in score.averaged_parts:
@@ -384,7 +445,7 @@ def describe_averaged_parts(report: AuditResult, score: Finding) -> str:
             name += f" ({report.words.format_text_count(findings[key].n)})"
         names.append(name)
     clauses = [f"mean of {join_words(names)}"]
-    question_set = choose_question_set(findings)
+    question_set = report.conclusion.question_set
     omitted_parts: dict[str, list[str]] = {}
     for key in question_set.list_keys("part"):
         if key not in score.averaged_parts:
@@ -404,7 +465,7 @@ def _explain_omitted_part(report: AuditResult, score: Finding, key: str) -> str:
         return "not possible for this model"
     if n_texts == 0:
         return "not measured"
-    measured = index_by_rule(report.findings).get(key)
+    measured = index_by_rule(report.answer_findings).get(key)
     if n_texts is None and measured is not None:
         n_texts = measured.n
     if n_texts:
@@ -626,15 +687,15 @@ def _describe_time_limit(report: AuditResult) -> str:
     stopping = report.provenance.get("stopping")
     if not has_stopped_early(stopping):
         return ""
-    answered = index_by_rule(report.findings)
-    questions = conclude(report.findings).question_set.questions
+    answered = index_by_rule(report.answer_findings)
+    questions = report.conclusion.question_set.questions
     unanswered = [
         key
         for key, question in questions.items()
         if key not in answered and question.test in report.provenance["tests"]
     ]
     missing = f", before {join_rule_names(unanswered)}" if unanswered else ""
-    text_counts = [f.n for f in report.findings if f.is_about_attention and f.n]
+    text_counts = [f.n for f in report.answer_findings if f.is_about_attention and f.n]
     sample = ""
     if text_counts:
         smallest, largest = min(text_counts), max(text_counts)

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from hf_attnprobe.documents.blocks import CodeBlock
-from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import AuditResult
-from hf_attnprobe.reports.verdict import get_min_texts, suggest_total_texts
+from hf_attnprobe.reports.verdict import get_min_texts, is_close_to_guessing, suggest_total_texts
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.scale import (
     ANSWER_PARTS,
@@ -22,7 +21,6 @@ from hf_attnprobe.statistics.scale import (
 from hf_attnprobe.statistics.verdicts import (
     Conclusion,
     Finding,
-    conclude,
     index_by_rule,
     join_words,
     list_deciding_findings,
@@ -30,6 +28,7 @@ from hf_attnprobe.statistics.verdicts import (
 from hf_attnprobe.storage.folders import normalize_settings
 from hf_attnprobe.storage.provenance import (
     EARLIER_RUNS_KEY,
+    SCORES_FINGERPRINT_KEY,
     UNSUPPORTED_TESTS_KEY,
     format_repeat_command,
     is_repeatable,
@@ -40,6 +39,11 @@ BETTER_MODEL_ADVICE = (
     "More texts will hardly change this: train the model further, or audit a better one."
 )
 """Advice for a model that predicts no better than guessing."""
+
+TRAIN_FURTHER_ADVICE = (
+    "Or train the model further: the better it is than guessing, the fewer texts are needed."
+)
+"""Advice for a model that is better than guessing, but not certainly."""
 
 NO_NUMBER_ADVICE = (
     "The required tests ran, but no text gave a number. For example, attention to a single word has no "
@@ -124,7 +128,7 @@ def recommend_next_step(report: AuditResult) -> CodeBlock | str | None:
         A command that has not run yet, or advice in words; None if the answer is not open, or if no
         step would settle it and the reason for the answer explains this.
     """
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     if conclusion.answer != Answer.CANNOT_SAY:
         return None
     own_answers = index_by_rule(report.findings).get("own")
@@ -314,7 +318,7 @@ def _count_needed_texts(report: AuditResult, conclusion: Conclusion) -> int | No
     min_texts = get_min_texts(report.words)
     counts = [
         _scale_text_count(report, finding, suggested)
-        for finding in list_deciding_findings(report.findings)
+        for finding in list_deciding_findings(report.answer_findings)
         if finding.answer == Answer.CANNOT_SAY and not finding.incomplete_tests
         if (suggested := suggest_total_texts(finding, min_texts)) is not None
     ]
@@ -376,6 +380,8 @@ def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
             f"An answer may need about {report.words.format_text_count(n_needed)}, but the data set "
             f"contains only {n_available:,}. Add more of them."
         )
+    if is_close_to_guessing(report.conclusion.gate):
+        advice += f" {TRAIN_FURTHER_ADVICE}"
     if report.evidence is not None and report.evidence.default_classes:
         names = ", ".join(report.evidence.default_classes)
         advice += f" Those predicted {names} do not count, because they have nothing to highlight."

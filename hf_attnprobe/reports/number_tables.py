@@ -108,12 +108,6 @@ def build_comparison_blocks(comparisons: Sequence[Comparison]) -> list[Block]:
 
 # --- user-provided scores -------------------------------------------------------------------------
 
-SCORES_FINGERPRINT_KEY = "scores_fingerprint"
-"""Key in the provenance for the fingerprint of user-provided scores.
-
-Only audits of such scores have it.
-"""
-
 LOWER_IS_BETTER = ("sufficiency", "fraction_to_flip", "regret", "tokens_to_flip")
 """Names of statistics for which a lower value means a better ranking."""
 
@@ -141,7 +135,7 @@ def build_user_scores_blocks(report: AuditResult) -> list[Block]:
     Returns:
         The table with its explanation; empty if the audit evaluates no user-provided scores.
     """
-    if SCORES_FINGERPRINT_KEY not in report.provenance:
+    if not report.evaluates_scores:
         return []
     comparisons: dict[tuple[str, str], dict[str, Comparison]] = {}
     for c in report.comparisons:

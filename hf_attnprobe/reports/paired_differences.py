@@ -373,7 +373,7 @@ def iterate_cautions(
         exchange_flags = [
             has_exchanges(audit.evidence.explained_evidence.texts)
             for audit in (first, report)
-            if audit.evidence is not None and audit.score.n
+            if audit.evidence is not None and audit.attention_score.n
         ]
         if len(set(exchange_flags)) > 1:
             yield (

@@ -23,7 +23,6 @@ from hf_attnprobe.reports.charts import build_score_chart
 from hf_attnprobe.reports.experiment_trackers import Tracker, collect_metrics, log_metrics
 from hf_attnprobe.reports.first_screen import describe_stopping
 from hf_attnprobe.reports.head_tables import build_head_maps
-from hf_attnprobe.reports.number_tables import SCORES_FINGERPRINT_KEY
 from hf_attnprobe.reports.result import (
     AuditResult,
     check_schema,
@@ -47,6 +46,7 @@ from hf_attnprobe.storage.folders import find_differences, write_atomically
 from hf_attnprobe.storage.provenance import (
     DISTINCT_TEXTS_KEY,
     EARLIER_RUNS_KEY,
+    SCORES_FINGERPRINT_KEY,
     UNSUPPORTED_TESTS_KEY,
     read_summary,
     read_texts,
@@ -120,7 +120,7 @@ class Report(AuditResult, DocumentedResult):
         Args:
             site: layer and head; by default, the attention as a whole.
         """
-        score_chart = build_score_chart(self.findings)
+        score_chart = build_score_chart(self.answer_findings)
         return (
             *build_site_charts(self, site),
             *build_head_maps(self.head_evaluations, self.rules),

@@ -13,6 +13,12 @@ from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_fields, parse_plain
 from hf_attnprobe.data.examples import DatasetName
 from hf_attnprobe.plots.highlighted_text import HighlightedText
+from hf_attnprobe.reports.score_verdict import (
+    SCORES_QUESTION,
+    choose_score_question_set,
+    compute_score_findings,
+    format_scores_conclusion,
+)
 from hf_attnprobe.reports.verdict import (
     MAIN_QUESTION,
     compute_answer,
@@ -30,13 +36,19 @@ from hf_attnprobe.statistics.rows import Rows, make_empty_rows
 from hf_attnprobe.statistics.scale import CLASSIFIER_PARTS, NO_ESTIMATE, compute_faithfulness
 from hf_attnprobe.statistics.summary import Statistic
 from hf_attnprobe.statistics.verdicts import (
+    Conclusion,
     Finding,
     apply_thresholds,
     conclude,
     index_by_rule,
 )
 from hf_attnprobe.statistics.wording import Wording, build_wording, rename_audited_units
-from hf_attnprobe.storage.provenance import DISTINCT_TEXTS_KEY, Provenance
+from hf_attnprobe.storage.provenance import (
+    DISTINCT_TEXTS_KEY,
+    SCORES_FINGERPRINT_KEY,
+    UNSUPPORTED_TESTS_KEY,
+    Provenance,
+)
 
 
 SCHEMA_VERSION = "3"
@@ -116,16 +128,60 @@ class AuditResult:
         return self.words.predicts
 
     @property
+    def evaluates_scores(self) -> bool:
+        """Whether the audit evaluates user-provided scores, so that its answer is about them."""
+        return SCORES_FINGERPRINT_KEY in self.provenance
+
+    @property
+    def question(self) -> str:
+        """Question that the answer is about."""
+        return SCORES_QUESTION if self.evaluates_scores else MAIN_QUESTION
+
+    @cached_property
+    def answer_findings(self) -> tuple[Finding, ...]:
+        """Findings from which the answer follows.
+
+        They are about attention or, if the audit evaluates user-provided scores, about the scores.
+        """
+        if not self.evaluates_scores:
+            return self.findings
+        return compute_score_findings(
+            self.findings,
+            self.evidence,
+            self.words,
+            rules=self.rules,
+            unsupported_tests=self.provenance.get(UNSUPPORTED_TESTS_KEY, ()),
+        )
+
+    @cached_property
+    def conclusion(self) -> Conclusion:
+        """The answer with its reasons."""
+        question_set = choose_score_question_set(self.words) if self.evaluates_scores else None
+        return conclude(self.answer_findings, question_set)
+
+    @property
     def answer(self) -> Answer:
-        """Whether attention explains the predictions."""
-        return compute_answer(self.findings)
+        """Whether attention explains the predictions or, if there are any, the user-provided scores."""
+        return self.conclusion.answer
 
     @property
     def score(self) -> Estimate:
         """Faithfulness, from 0 (random order of the tokens) to 1 (best order).
 
+        It is that of the user-provided scores if the audit evaluates any, otherwise that of attention.
         Its ``n`` is 0 if faithfulness was not measured.
         """
+        score = self.conclusion.score
+        return NO_ESTIMATE if score is None else score.estimate
+
+    @property
+    def attention_answer(self) -> Answer:
+        """Whether attention explains the predictions, also if the audit evaluates other scores."""
+        return compute_answer(self.findings)
+
+    @property
+    def attention_score(self) -> Estimate:
+        """Faithfulness of attention, also if the audit evaluates other scores."""
         score = conclude(self.findings).score
         return NO_ESTIMATE if score is None else score.estimate
 
@@ -159,7 +215,7 @@ class AuditResult:
         It is smaller than the number of audited texts if a time limit ended the audit, or if some texts
         have no value. It is 0 if no question was answered.
         """
-        return conclude(self.findings).n
+        return self.conclusion.n
 
     @cached_property
     def distinct_rows(self) -> Rows:
@@ -261,10 +317,12 @@ def _convert_score(report: AuditResult) -> dict | None:
 
     The result is None if faithfulness was not measured. For fewer than ten texts, its value is None.
     """
-    score = conclude(report.findings).score
+    score = report.conclusion.score
     if score is None:
         return None
-    parts = {f.rule: convert_to_plain(f.estimate) for f in report.findings if f.role == "part"}
+    parts = {
+        f.rule: convert_to_plain(f.estimate) for f in report.answer_findings if f.role == "part"
+    }
     return {
         **convert_to_plain(score.estimate),
         "parts": parts,
@@ -273,15 +331,17 @@ def _convert_score(report: AuditResult) -> dict | None:
 
 
 def _convert_verdict(report: AuditResult) -> dict:
-    """Convert the verdict to plain data: main answer, reason, and every finding's answer."""
+    """Convert the verdict to plain data: question, answer, reason, and every finding's answer."""
     findings = [
         {"rule": finding.rule, "answer": finding.answer, "sentence": finding.sentence}
-        for finding in report.findings
+        for finding in report.answer_findings
     ]
-    conclusion = conclude(report.findings)
+    conclusion = report.conclusion
     sentence = format_conclusion(report.findings, report.words)
+    if report.evaluates_scores:
+        sentence = format_scores_conclusion(conclusion, report.words)
     return {
-        "question": MAIN_QUESTION,
+        "question": report.question,
         "answer": str(conclusion.answer),
         "sentence": None if sentence is None else report.rename_units(sentence),
         "why": report.rename_units(report.words.fill(conclusion.why)),

@@ -45,6 +45,7 @@ from hf_attnprobe.statistics.verdicts import (
     CLASSIFIER_SET,
     DISPLAY_ADVICE,
     RULES,
+    Conclusion,
     Finding,
     QuestionSet,
     choose_question_set,
@@ -556,14 +557,17 @@ def _grade_with_default_thresholds(finding: Finding, min_texts: int) -> Finding:
     return replace(finding, answer=default_answer, partly=None, yes=None)
 
 
-TOO_CLOSE_TO_GUESSING = "the model's accuracy is too close to guessing; more {texts} are needed"
+TOO_CLOSE_TO_GUESSING = (
+    "the model hardly beats guessing, so it is open whether there is anything to explain; this takes "
+    "more {texts} or a better trained model"
+)
 """Reason for the answer "cannot say" if accuracy is above guessing, but not certainly.
 
 ``{texts}`` is replaced by the word for the audited inputs, such as "prompts".
 """
 
 
-def _is_close_to_guessing(gate: Finding | None) -> bool:
+def is_close_to_guessing(gate: Finding | None) -> bool:
     """Check whether accuracy is above guessing, while its confidence interval includes guessing.
 
     Args:
@@ -584,15 +588,30 @@ def format_answer_reason(findings: Sequence[Finding], words: Wording = CLASS_WOR
         findings: the audit's findings.
         words: wording for this prediction type.
     """
-    conclusion = conclude(findings)
+    return format_conclusion_reason(conclude(findings), words)
+
+
+def format_conclusion_reason(
+    conclusion: Conclusion, words: Wording, clauses: Mapping[Answer, str] | None = None
+) -> str:
+    """Return one sentence with the reason for a verdict.
+
+    Args:
+        conclusion: the verdict.
+        words: wording for this prediction type.
+        clauses: clause for each grade of faithfulness; None for the clauses about attention.
+    """
     score, gate = conclusion.score, conclusion.gate
-    if conclusion.is_closed and _is_close_to_guessing(gate):
+    if conclusion.is_closed and is_close_to_guessing(gate):
         return format_sentence(words.fill(TOO_CLOSE_TO_GUESSING))
     if conclusion.why or score is None:
         return format_sentence(words.fill(conclusion.why))
     has_user_thresholds = score.partly is not None
     if has_user_thresholds and score.answer != Answer.CANNOT_SAY:
         return f"With your own thresholds: {score.rule_with_thresholds.threshold_text}."
+    if clauses is not None and score.answer in clauses:
+        clause = words.fill(clauses[score.answer], value=max(score.value, 0.0))
+        return format_sentence(clause)
     return format_sentence(describe_finding(score, words, counts_missing_texts=True))
 
 

@@ -669,19 +669,22 @@ class Conclusion:
         return self.why == self.question_set.closed_texts[0]
 
 
-def conclude(findings: Sequence[Finding]) -> Conclusion:
+def conclude(findings: Sequence[Finding], question_set: QuestionSet | None = None) -> Conclusion:
     """Combine the findings of an audit into a verdict.
 
     The steps are those in :func:`list_verdict_steps`.
 
     Args:
         findings: all findings of the audit.
+        question_set: questions that the verdict requires; None for those about attention, for the
+            type of model that the findings are about.
 
     Returns:
         The verdict with its reasons.
     """
     indexed_findings = index_by_rule(findings)
-    question_set = choose_question_set(indexed_findings)
+    if question_set is None:
+        question_set = choose_question_set(indexed_findings)
     score = next((finding for finding in findings if finding.role == "score"), None)
     effects = [
         indexed_findings[key] for key in question_set.list_keys("effect") if key in indexed_findings

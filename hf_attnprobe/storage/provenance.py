@@ -100,6 +100,8 @@ FITTED_MAP_KEY = "fitted_map"
 
 Its entries are the name of the ranking in the rows, the description of the map, and the certificate.
 """
+SCORES_FINGERPRINT_KEY = "scores_fingerprint"
+"""Provenance key of the fingerprint of user-provided scores. Only audits of such scores have it."""
 UNSUPPORTED_TESTS_KEY = "unsupported_tests"
 """Provenance key of the tests that a verdict usually requires, but that the model cannot run.
 

@@ -1,6 +1,7 @@
 """Scores that somebody else gave, from files and objects, judged beside attention and chance."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from hf_attnprobe.audits.setup import AuditRequest, prepare_audit
 from hf_attnprobe.audits.user_scores import UserScores, attach_scores, read_scores
 from hf_attnprobe.inference.batching import collate
 from hf_attnprobe.inference.encoding import tokenize
+from hf_attnprobe.reports.ci_gate import list_failures, parse_conditions
 from hf_attnprobe.reports.report import read_audit
 from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.statistics.estimates import Estimate
@@ -98,7 +100,17 @@ def test_what_is_planted_is_best_and_better_than_attention(drawn):
     assert moved["ci95"][0] < 0.1
     interval = Estimate(**given).interval_text
     words = " ".join(str(report).split())
-    assert f"The user-provided scores have faithfulness {interval} (attention" in words
+    assert words.startswith(
+        f"Do these scores explain the predictions? Yes. Your scores: {interval}"
+    )
+    assert re.search(r", above attention \(0\.\d\d \[.*?\]\) and chance \(", words)
+    # The test of the path share did not run, which matters for attention only.
+    assert report.answer == "yes" and report.attention_answer == "cannot say"
+    assert report.score.value == rankings["given"]["value"]
+    assert list_failures(report, parse_conditions(["faithfulness<.5", "no"])) == []
+    verdict = convert_report_to_json(report)["verdict"]
+    assert verdict["question"] == "Do these scores explain the predictions?"
+    assert "uniform_attention" not in report.to_text()
 
 
 def test_noise_is_judged_at_chance(drawn):
@@ -107,6 +119,8 @@ def test_noise_is_judged_at_chance(drawn):
         found = beside(report, statistic, "given_moved")
         assert found.ci95[0] < 0 < found.ci95[1] and found.adjusted_p_value > 0.05
     assert "] cannot say" in report.to_markdown()
+    assert report.answer == "no"
+    assert "and not clearly different from chance" in " ".join(str(report).split())
 
 
 def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
@@ -116,7 +130,8 @@ def test_all_heads_of_a_transformer_are_the_attention_beside_it(drawn):
     assert {(s.layer, s.head) for s in report.statistics if s.test == "shapley"} == {(-1, -1)}
     assert beside(report, "shapley_agreement", "given_moved").ci95[0] > 0
     assert "mean_attention" in {c.second for c in report.comparisons}
-    assert "The faithfulness of the scores was not measured" in report.to_markdown()
+    # The model was not trained.
+    assert "The model is not shown to be better than guessing" in report.to_markdown()
     options = AuditOptions(heads=["all"], shown_texts=0)
     tests = {"shapley": {"exact_units": 6, "longer": "phrases"}}
     named = replace(texts, texts=texts.texts[:3], labels=texts.labels[:3])
@@ -233,6 +248,9 @@ def test_the_folder_is_of_these_scores(drawn, tmp_path, cli):
     judged(drawn, drawn.planted, ["erasure"], output_dir=tmp_path)
     again = read_audit(tmp_path)
     assert "user-provided scores" in again.to_markdown()
+    words = " ".join(str(again).split())
+    assert "was not measured. It needs the tests scale, erasure and exchange" in words
+    assert "Run the audit again with --tests erasure scale exchange." in words
     assert "--scores" not in again.to_text() and "attnprobe evaluate-scores" in again.to_markdown()
     refused(
         "different settings: scores fingerprint",
@@ -267,6 +285,11 @@ def test_the_command_judges_a_file(checkpoint, reviews, reviews_folder, tmp_path
     said = json.loads(done.out)
     assert said["provenance"]["asked_for"]["scores"] == str(file)
     assert {c["first"] for c in said["comparisons"]} >= {"given"}
+    done = cli(*words, *flags, "--fail-on", "cannot-say", "faithfulness<.5")
+    assert done.code == 3, done.err
+    assert "the answer is cannot say; faithfulness was not measured" in done.err
+    done = cli(*words, *flags, "--fail-on", "path_share<.1")
+    assert done.code == 2 and "The scores are accuracy, faithfulness, importance," in done.err
 
 
 # --- what does not fit ------------------------------------------------------------------------
@@ -503,7 +526,8 @@ def test_the_faithfulness_of_scores_is_stated_for_a_language_model():
     report = evaluate_scores(model, data, scores, tokenizer=words, progress=False)
     rankings = convert_report_to_json(report)["rankings"]
     assert rankings["given"]["value"] > 0.9 > rankings["attention"]["value"]
-    assert "The user-provided scores have faithfulness" in str(report)
+    assert report.answer == "yes"
+    assert str(report).startswith("Do these scores explain the predictions?\n\nYes. Your scores: ")
     assert of_texts(report, "source_found@given").eq(1).all()
 
 

@@ -7,8 +7,13 @@ import pandas as pd
 import pytest
 import scipy.stats
 
-from hf_attnprobe.reports.comparison import build_difference_maps, compare_reports
+from hf_attnprobe.reports.comparison import (
+    build_difference_maps,
+    compare_reports,
+    describe_answer_change,
+)
 from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
+from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
 from tests.helpers.sample_comparisons import (
@@ -65,6 +70,23 @@ def test_the_same_audit_twice_differs_in_nothing(base):
         assert not question.has_changed_answer(1)
     n_told = str(same).count(UNCLEAR_DIFFERENCE_TEXT)
     assert n_told >= len(same.questions)
+
+
+@pytest.mark.parametrize(
+    ("answers", "beginning", "n_reasons"),
+    [
+        ((Answer.NO, Answer.NO), "The answer is the same (", 0),
+        ((Answer.YES, Answer.PARTLY), "The answer differs (", 0),
+        ((Answer.YES, Answer.CANNOT_SAY), "It is open whether the answer differs (", 1),
+        ((Answer.CANNOT_SAY, Answer.CANNOT_SAY), "It is open whether the answer differs (", 2),
+    ],
+)
+def test_a_sentence_tells_whether_the_answer_differs(base, answers, beginning, n_reasons):
+    same = compare_reports([base, dataclasses.replace(base)])
+    changed = dataclasses.replace(same, answers=answers)
+    sentence = describe_answer_change(changed, 1)
+    assert sentence.startswith(beginning) and sentence in " ".join(changed.to_markdown().split())
+    assert sentence.count("is cannot say for this reason: ") == n_reasons
 
 
 def test_other_texts_are_no_pairs(base):
