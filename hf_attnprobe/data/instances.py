@@ -295,7 +295,7 @@ def compute_bag_digest(bag: Any) -> str:
     import numpy as np
 
     numbers = np.ascontiguousarray(bag)
-    content = hashlib.sha256(memoryview(numbers)).hexdigest()
+    content = hashlib.sha256(numbers.data).hexdigest()
     return f"{numbers.shape} {numbers.dtype} {content}"
 
 
