@@ -801,12 +801,12 @@ def estimate_audit(
 
     def estimate(leaves_out_undefined: bool) -> AuditEstimate:
         audit = prepare_audit(request, is_warm_up=True, leaves_out_undefined=leaves_out_undefined)
-        return _estimate_prepared_audit(audit, output_dir, progress)
+        return estimate_prepared_audit(audit, output_dir, progress)
 
     return _retry_without_undefined_prompts(estimate)
 
 
-def _estimate_prepared_audit(
+def estimate_prepared_audit(
     audit: PreparedAudit, output_dir: str | Path | None, progress: AuditProgress
 ) -> AuditEstimate:
     """Run the tests on a few texts, and estimate the duration of the whole audit.

@@ -109,6 +109,11 @@ def _choose_resume_advice(words: Sequence[str]) -> str:
     has_output_dir = any(word.startswith("--output-dir") for word in words)
     if words[:1] in (["audit"], ["evaluate-scores"], ["fit-map"]) and not has_output_dir:
         return "nothing was saved; use --output-dir so that the same command can resume"
+    if words[:1] == ["fit-map"]:
+        return (
+            "run the same command again: it reuses generated answers and the audit of the certifying "
+            "texts, but chooses the map again"
+        )
     return "run the same command again to resume"
 
 

@@ -119,7 +119,8 @@ def add_fit_map_command(parser: CommandParser) -> None:
         "--output-dir",
         metavar="FOLDER",
         help="folder for attention_map.json (only if a map is certified), fit_map.json and the audit; "
-        "run the same command again to resume (default: nothing is saved)",
+        "the same command then reuses generated answers and the audit, but chooses the map again "
+        "(default: nothing is saved)",
     )
     add_json_flag(parser, "result")
 

@@ -5,7 +5,7 @@ Start reading at :class:`ProgressBar`.
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -32,9 +32,10 @@ class ProgressBar:
     Attributes:
         name: Text in front of the bar.
         visible: Whether anything is displayed.
-        n_parts: Number of parts into which the work is divided; each should take equally long.
+        n_parts: Number of parts into which the work is divided.
         part_name: Noun for a part, for example "model".
         clock: Function that returns the current time in seconds.
+        part_weights: Expected relative duration of each part; empty if all take equally long.
 
     Example:
         with ProgressBar("training") as bar:
@@ -46,6 +47,7 @@ class ProgressBar:
     n_parts: int = 1
     part_name: str = "part"
     clock: Callable[[], float] = time.perf_counter
+    part_weights: Sequence[float] = ()
     _open_bars: ClassVar[list["ProgressBar"]] = []
     _outer_bar: "ProgressBar | None" = field(default=None, init=False)
     _tqdm: Any = field(default=None, init=False)
@@ -95,10 +97,13 @@ class ProgressBar:
             return
         now = self.clock()
         if seconds_left is not None:
-            # Each unstarted part is expected to take as long as the average of the other parts.
+            # Each unstarted part is expected to take as long as the average of the other parts, in
+            # proportion to its weight.
             expected_seconds = [*self._seconds_by_part, now - self._part_start + seconds_left]
-            n_unstarted = max(self.n_parts - len(expected_seconds), 0)
-            seconds_left += n_unstarted * sum(expected_seconds) / len(expected_seconds)
+            n_started = len(expected_seconds)
+            weights = self.part_weights or [1.0] * max(self.n_parts, n_started)
+            seconds_per_weight = sum(expected_seconds) / sum(weights[:n_started])
+            seconds_left += sum(weights[n_started:]) * seconds_per_weight
         if self._current_part:
             part_number = f"{self.part_name} {len(self._seconds_by_part) + 1} of {self.n_parts}"
             activity = _join_nonempty(f"{part_number}: {self._current_part}", activity)

@@ -25,8 +25,17 @@ from hf_attnprobe.audits.audited_model import ModelLike
 from hf_attnprobe.audits.cost_model import AuditProgress
 from hf_attnprobe.audits.identity import hash_json
 from hf_attnprobe.audits.options import AuditOptions
-from hf_attnprobe.audits.pipeline import reserve_output_folder, run_prepared_audit
-from hf_attnprobe.audits.setup import AuditRequest, PreparedAudit, prepare_audit
+from hf_attnprobe.audits.pipeline import (
+    estimate_prepared_audit,
+    reserve_output_folder,
+    run_prepared_audit,
+)
+from hf_attnprobe.audits.setup import (
+    N_WARM_UP_PROMPTS,
+    AuditRequest,
+    PreparedAudit,
+    prepare_audit,
+)
 from hf_attnprobe.audits.text_scores import choose_model_attention
 from hf_attnprobe.audits.user_scores import UserScores, attach_scores
 from hf_attnprobe.cards.metadata import DatasetReference, strip_local_folders
@@ -34,7 +43,7 @@ from hf_attnprobe.core.distributed import require_single_process
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.formatting import format_count
 from hf_attnprobe.core.options import public_function
-from hf_attnprobe.core.progress import ProgressBar
+from hf_attnprobe.core.progress import ProgressBar, format_duration
 from hf_attnprobe.core.serialization import convert_to_plain
 from hf_attnprobe.faithfulness.passage_units import measure_deletion_effects
 from hf_attnprobe.faithfulness.rankings import (
@@ -46,7 +55,12 @@ from hf_attnprobe.faithfulness.scale import compute_leave_one_out_losses, list_r
 from hf_attnprobe.inference.answer_cache import discard_answers_of_refused_run
 from hf_attnprobe.inference.batching import iterate_batches, sort_by_length
 from hf_attnprobe.inference.encoding import InputReader, Text, count_distinct_texts
-from hf_attnprobe.maps.options import CHOOSING_SHARE, CHOOSING_SHARE_RANGE, REFUSED_OPTIONS
+from hf_attnprobe.maps.options import (
+    CHOOSING_SHARE,
+    CHOOSING_SHARE_RANGE,
+    PART_WEIGHTS_PER_TEXT,
+    REFUSED_OPTIONS,
+)
 from hf_attnprobe.maps.selection import (
     MIN_CHOOSING_TEXTS,
     Candidate,
@@ -263,7 +277,17 @@ def fit_map(
         check_writable(output_dir)
     options = replace(options, prune=False)
     request = AuditRequest(model, dataset, None, options, tokenizer)
-    bar = ProgressBar("fit-map", visible=progress, n_parts=3, part_name="step")
+    bar = ProgressBar(
+        "fit-map",
+        visible=progress,
+        n_parts=len(PART_WEIGHTS_PER_TEXT),
+        part_name="step",
+        part_weights=[
+            PART_WEIGHTS_PER_TEXT["preparing"],
+            PART_WEIGHTS_PER_TEXT["choosing"] * choosing_share,
+            PART_WEIGHTS_PER_TEXT["certifying"] * (1 - choosing_share),
+        ],
+    )
     with bar, discard_answers_of_refused_run(output_dir):
         bar.start_part("preparing")
         audit = prepare_audit(
@@ -376,9 +400,17 @@ def _fit_prepared_map(
     is_prompted = adapter.lacks(AnswersFromPassage) is None
     all_heads = [(site.layer, site.head) for site in adapter.sites()] if is_prompted else []
 
+    if is_prompted and bar.visible:
+        duration = _estimate_duration(audit, len(choosing_texts), len(certifying_texts))
+        bar.print_line(
+            f"choosing a map by {len(choosing_texts)} prompts and certifying it on "
+            f"{len(certifying_texts)} others takes {format_duration(duration)}, as estimated from a "
+            "few prompts"
+        )
     bar.start_part(f"choosing by {len(choosing_texts)} texts")
     with audit.adapt_to_machine():
-        choosing = _measure_costs(audit, choosing_texts, bar)
+        # The audit of a classifier's choosing texts takes longer than their costs, and has a bar.
+        choosing = _measure_costs(audit, choosing_texts, bar if is_prompted else None)
     n_ranking = sum(text.has_order for text in choosing)
     if n_ranking < MIN_CHOOSING_TEXTS:
         raise AttnProbeError(
@@ -403,7 +435,8 @@ def _fit_prepared_map(
     certifying: list[TextCosts] = []
     if is_prompted:
         with audit.adapt_to_machine():
-            certifying = _measure_costs(audit, certifying_texts, bar, has_costs=False)
+            bar.update(None, "reading the attention of all heads")
+            certifying = _measure_costs(audit, certifying_texts, None, has_costs=False)
     certification = _prepare_certification(
         audit, certifying_texts, chosen, certifying, all_heads, choosing_share
     )
@@ -437,8 +470,9 @@ def _fit_prepared_map(
         certifying = _read_costs(certifying, report)
     else:
         control_texts = certifying_texts[:MAX_CONTROL_TEXTS]
+        bar.update(None, "control")
         with audit.adapt_to_machine():
-            certifying = _measure_costs(audit, control_texts, bar)
+            certifying = _measure_costs(audit, control_texts, None)
     control = run_shuffled_control(
         choosing,
         [text for text in certifying if text.has_order],
@@ -450,11 +484,28 @@ def _fit_prepared_map(
     return _certify(result, candidates, control, adapter.compute_fingerprint())
 
 
+def _estimate_duration(audit: PreparedAudit, n_choosing: int, n_certifying: int) -> float:
+    """Estimate the seconds until a map of a language model is chosen and certified.
+
+    The tests run on a few prompts. The choosing prompts take a certain share of this time.
+
+    Args:
+        audit: The prepared audit of all prompts.
+        n_choosing: Number of prompts by which the map is chosen.
+        n_certifying: Number of prompts by which it is certified.
+    """
+    tokenized = replace(audit.tokenized, texts=audit.tokenized.texts[:N_WARM_UP_PROMPTS])
+    sample = replace(audit, tokenized=tokenized, n_texts=n_certifying)
+    certification_seconds = estimate_prepared_audit(sample, None, AuditProgress()).total
+    ratio = PART_WEIGHTS_PER_TEXT["choosing"] / PART_WEIGHTS_PER_TEXT["certifying"]
+    return certification_seconds * (1 + ratio * n_choosing / n_certifying)
+
+
 @torch.enable_grad()
 def _measure_costs(
     audit: PreparedAudit,
     texts: Sequence[Text],
-    bar: ProgressBar,
+    bar: ProgressBar | None,
     *,
     has_costs: bool = True,
 ) -> list[TextCosts]:
@@ -463,7 +514,7 @@ def _measure_costs(
     Args:
         audit: The prepared audit.
         texts: The texts.
-        bar: Progress bar.
+        bar: Progress bar that counts the texts; None for no count.
         has_costs: Whether units are left out. Otherwise, all costs are 0.
 
     Returns:
@@ -495,7 +546,8 @@ def _measure_costs(
             if has_costs:
                 costs = compute_leave_one_out_losses(observation).abs()
         records += _split_batch(observation, costs, scores, head_shares)
-        bar.update_count(len(records), len(texts), "texts")
+        if bar is not None:
+            bar.update_count(len(records), len(texts), "texts")
     return records
 
 

@@ -184,6 +184,11 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
             (*audit, "--output-dir", tmp_path / "out"),
             "run the same command again to resume",
         ),
+        (
+            ("fit-map", *audit[1:], "--output-dir", tmp_path / "out"),
+            "run the same command again: it reuses generated answers and the audit of the certifying "
+            "texts, but chooses the map again",
+        ),
     ):
         monkeypatch.setitem(COMMANDS, command[0], stop)
         done = cli(*command)

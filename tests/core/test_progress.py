@@ -132,6 +132,23 @@ def test_a_bar_within_a_bar_tells_of_its_part(clock, stderr_as):
     assert all(line.startswith("retrain: ") for line in lines) and len(lines) == 7
 
 
+def test_later_parts_are_estimated_in_proportion_to_their_weights(clock, stderr_as):
+    """The last part takes 7 times as long as the first; its start was announced as 67%, 20 s left."""
+    file = stderr_as(io.StringIO())
+    weights = (10, 20, 70)
+    with ProgressBar("fit-map", n_parts=3, part_weights=weights, clock=clock) as bar:
+        for weight in weights:
+            bar.start_part(f"part of {weight} s")
+            for left in range(weight - 10, -1, -10):
+                clock.now += 10
+                bar.update(left)
+    shown = [
+        re.findall(r"(\d+)%(?:, about (\d+) s)?", line)[:1] for line in file.getvalue().split("\n")
+    ]
+    estimates = [pairs[0] for pairs in shown if pairs]
+    assert estimates[:3] == [("10", "90"), ("40", "60"), ("70", "30")]
+
+
 def test_a_bar_that_is_not_shown_says_nothing_and_an_error_closes_one(clock, stderr_as):
     file = stderr_as(io.StringIO())
     with ProgressBar("audit", visible=False, clock=clock) as bar:

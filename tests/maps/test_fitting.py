@@ -10,6 +10,7 @@ import torch
 
 from hf_attnprobe import Answers, AuditOptions, audit, evaluate_scores, fit_map
 from hf_attnprobe.attention_map import MAP_FILE, AttentionMap, ShuffledControl
+from hf_attnprobe.audits.pipeline import AuditEstimate
 from hf_attnprobe.maps.fitting import (
     CLASSIFIER_TESTS,
     RESULT_FILE,
@@ -269,6 +270,29 @@ def test_options_that_do_not_suit_a_map_are_refused():
     refused("choosing_share from 0.1 to 0.5", fit_map, model, data, choosing_share=0.9)
     for options in (AuditOptions(layers=[0]), AuditOptions(time="5m")):
         refused("cannot be used with fit-map", fit_map, model, data, options=options)
+
+
+def test_the_expected_duration_is_printed_before_the_map_is_chosen(
+    retrieval, rows, monkeypatch, capsys
+):
+    model, tokenizer = retrieval
+
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hf_attnprobe.maps.fitting._measure_costs", stop)
+    estimate = AuditEstimate(21, 21, {"sources": 2000.0, "knockout": 520.0}, None, "float32")
+    monkeypatch.setattr(
+        "hf_attnprobe.maps.fitting.estimate_prepared_audit",
+        lambda audit, folder, progress: replace(estimate, n_texts=audit.n_texts),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        fit_map(model, make_answers(rows), tokenizer=tokenizer)
+    # 2520 s for the audit of 21 prompts, and a third of the time per prompt for 7 others.
+    assert (
+        "choosing a map by 7 prompts and certifying it on 21 others takes about 47 min, as estimated"
+        in capsys.readouterr().err
+    )
 
 
 def test_too_few_texts_are_refused(retrieval, monkeypatch):
