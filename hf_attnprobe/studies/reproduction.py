@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hf_attnprobe.core.formatting import format_number
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.studies.paper_tables import ResultTable, TableCell
 
 
@@ -56,15 +56,18 @@ class ComparedNumber:
         labels: texts in the table row that describe the number, such as "sst, bilstm".
         own: our number.
         published: the published number.
-        is_reproduced: whether both numbers agree.
+        is_reproduced: whether both numbers agree; None if our number comes from too few texts, so
+            that they are not compared.
     """
 
     labels: str
     own: float
     published: float
-    is_reproduced: bool
+    is_reproduced: bool | None
 
     def __str__(self) -> str:
+        if self.is_reproduced is None:
+            return self.labels
         numbers = f"{format_number(self.own, digits=2)}, published "
         return f"{self.labels} ({numbers}{format_number(self.published, digits=2)})"
 
@@ -107,7 +110,10 @@ def order_columns(head: Sequence[str]) -> list[int]:
 
 
 def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
-    """Yield each number of a table that can be compared with a published number.
+    """Yield each number of a table for which there is a published number.
+
+    A number from fewer than ten texts is not displayed in the table. It is therefore not compared
+    either, but it is yielded.
 
     Args:
         table: a table of results.
@@ -127,11 +133,19 @@ def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
             ]
             if own_title in POINTS_COLUMNS:
                 labels.append(own_title)
-            ci95 = own.ci95 if isinstance(own, Estimate) else None
-            is_inside = ci95 is not None and ci95[0] <= published <= ci95[1]
-            tolerance = _get_tolerance(own_title, labels)
-            is_close = abs(value - published) <= tolerance + 1e-9
-            yield ComparedNumber(", ".join(labels), value, published, is_inside or is_close)
+            is_reproduced = _agrees(own, published, _get_tolerance(own_title, labels))
+            yield ComparedNumber(", ".join(labels), value, published, is_reproduced)
+
+
+def _agrees(own: TableCell, published: float, tolerance: float) -> bool | None:
+    """Return whether our number agrees with the published one; None if it has too few texts."""
+    estimate = own if isinstance(own, Estimate) else Estimate(_get_value(own) or 0.0)
+    if estimate.n is not None and estimate.n < MIN_DISPLAYED_TEXTS:
+        return None
+    if estimate.ci95 is not None and estimate.ci95[0] <= published <= estimate.ci95[1]:
+        return True
+    # The small constant allows for rounding errors.
+    return abs(estimate.value - published) <= tolerance + 1e-9
 
 
 def _get_value(cell: TableCell) -> float | None:
@@ -162,29 +176,36 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
     all_numbers = [number for numbers in numbers_by_title.values() for number in numbers]
     if not all_numbers:
         return []
-    n_reproduced = sum(number.is_reproduced for number in all_numbers)
+    compared_numbers = [number for number in all_numbers if number.is_reproduced is not None]
+    n_reproduced = sum(number.is_reproduced is True for number in compared_numbers)
+    n_skipped = len(all_numbers) - len(compared_numbers)
     items: list[InlineText] = []
     for title, numbers in numbers_by_title.items():
         if numbers:
             items.append((Strong(title), f" {_describe_table(numbers)}"))
     total = (
-        f"Reproduced: {n_reproduced} of {len(all_numbers)} published numbers. A number is reproduced "
-        "if the published one lies in our 95% interval, or if both differ by at most "
+        f"Reproduced: {n_reproduced} of {len(compared_numbers)} published numbers. A number is "
+        "reproduced if the published one lies in our 95% interval, or if both differ by at most "
         f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g})."
     )
+    if n_skipped:
+        total += f" Not compared: {n_skipped}, because ours has fewer than {MIN_DISPLAYED_TEXTS} texts."
     return [total, items]
 
 
 def _describe_table(numbers: Sequence[ComparedNumber]) -> str:
-    """Return sentences with the reproduced numbers of a table and the largest differences."""
-    reproduced = [number for number in numbers if number.is_reproduced]
-    differing = [number for number in numbers if not number.is_reproduced]
+    """Return sentences with a table's reproduced numbers, its differences and skipped numbers."""
+    reproduced = [number for number in numbers if number.is_reproduced is True]
+    differing = [number for number in numbers if number.is_reproduced is False]
+    skipped = [number for number in numbers if number.is_reproduced is None]
     differing.sort(key=lambda number: -abs(number.own - number.published))
     clauses = []
     if reproduced:
         clauses.append(_list_numbers("Reproduced", reproduced))
     if differing:
         clauses.append(_list_numbers("Not reproduced", differing))
+    if skipped:
+        clauses.append(_list_numbers("Not compared (too few texts)", skipped))
     return " ".join(clauses)
 
 

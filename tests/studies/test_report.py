@@ -108,6 +108,20 @@ def test_a_study_starts_with_what_was_and_was_not_reproduced():
     assert "Reproduced" not in str(make_report(replace(CORRELATION, head=tuple("abcdef"))))
 
 
+def test_numbers_from_fewer_than_ten_texts_are_not_compared():
+    """One text can neither reproduce a published number nor contradict it."""
+    rows = (
+        ("sst", "mlp", Estimate(0.69, None, 10), 0.15, 0.69, 0.15),
+        ("sst", "bilstm", Estimate(0.40, (0.3, 0.5), 9), 0.2, 0.40, 0.21),
+        ("imdb", "bilstm", Estimate(0.90, None, 1), 0.2, 0.39, None),
+    )
+    text = make_report(replace(CORRELATION, rows=rows)).to_text(width=1000)
+    assert "Reproduced: 1 of 1 published numbers." in text
+    assert "Not compared: 2, because ours has fewer than 10 texts." in text
+    assert "Not compared (too few texts): sst, bilstm; imdb, bilstm." in text
+    assert "Not reproduced" not in text
+
+
 def test_a_published_number_follows_ours_and_three_texts_give_none():
     text = make_report(CORRELATION).to_text(width=400)
     (head,) = (line for line in text.splitlines() if line.split()[:1] == ["data"])
