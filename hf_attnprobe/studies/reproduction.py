@@ -38,6 +38,13 @@ It is about the difference between two training seeds. A published number also c
 it lies in our 95% interval.
 """
 
+MAX_RELATIVE_DIFFERENCE = 0.2
+"""Largest difference that still counts as reproduced, as a fraction of the published number.
+
+It matters for numbers below 0.25, such as output changes of 0.03 to 0.1. A difference of 0.05 would be
+large for them.
+"""
+
 MAX_F1_DIFFERENCE = 0.02
 """Largest difference from a published F1 that still counts as reproduced, from 0 to 1."""
 
@@ -133,7 +140,10 @@ def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
             ]
             if own_title in POINTS_COLUMNS:
                 labels.append(own_title)
-            is_reproduced = _agrees(own, published, _get_tolerance(own_title, labels))
+            tolerance = min(
+                _get_tolerance(own_title, labels), MAX_RELATIVE_DIFFERENCE * abs(published)
+            )
+            is_reproduced = _agrees(own, published, tolerance)
             yield ComparedNumber(", ".join(labels), value, published, is_reproduced)
 
 
@@ -156,7 +166,7 @@ def _get_value(cell: TableCell) -> float | None:
 
 
 def _get_tolerance(own_title: str, labels: Sequence[str]) -> float:
-    """Return the largest difference that counts as reproduced, for one column of a table."""
+    """Return the largest absolute difference that counts as reproduced, for a table column."""
     if own_title in POINTS_COLUMNS:
         return 100 * MAX_F1_DIFFERENCE
     is_score = own_title == "F1" or labels[-1:] in (["F1"], ["accuracy"])
@@ -186,10 +196,13 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
     total = (
         f"Reproduced: {n_reproduced} of {len(compared_numbers)} published numbers. A number is "
         "reproduced if the published one lies in our 95% interval, or if both differ by at most "
-        f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g})."
+        f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g}) and by at most "
+        f"{MAX_RELATIVE_DIFFERENCE:.0%} of the published number."
     )
     if n_skipped:
-        total += f" Not compared: {n_skipped}, because ours has fewer than {MIN_DISPLAYED_TEXTS} texts."
+        total += (
+            f" Not compared: {n_skipped}, because ours has fewer than {MIN_DISPLAYED_TEXTS} texts."
+        )
     return [total, items]
 
 

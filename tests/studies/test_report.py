@@ -16,6 +16,7 @@ from hf_attnprobe.studies.report import (
     make_report_cell,
     read_study_report,
 )
+from hf_attnprobe.studies.reproduction import compare_with_published
 from hf_attnprobe.studies.run import plan_study, study
 from hf_attnprobe.studies.steps import StudyOptions
 from tests.helpers.page_reader import Reader
@@ -120,6 +121,27 @@ def test_numbers_from_fewer_than_ten_texts_are_not_compared():
     assert "Not compared: 2, because ours has fewer than 10 texts." in text
     assert "Not compared (too few texts): sst, bilstm; imdb, bilstm." in text
     assert "Not reproduced" not in text
+
+
+@pytest.mark.parametrize(
+    ("own", "published", "is_reproduced"),
+    [
+        # An output change that differs by .03 is twice the published one.
+        (Estimate(0.061, (0.05, 0.08), 47), 0.03, False),
+        (Estimate(0.061, (0.02, 0.08), 47), 0.03, True),
+        (Estimate(0.035, (0.032, 0.038), 47), 0.03, True),
+        # From .25, a difference of .05 is at most 20%.
+        (Estimate(0.45, None, 47), 0.40, True),
+        (Estimate(0.46, None, 47), 0.40, False),
+        (Estimate(-0.061, None, 47), -0.03, False),
+    ],
+)
+def test_a_small_published_number_is_only_reproduced_by_a_close_one(own, published, is_reproduced):
+    head = ("data set", "median Δŷ", "published")
+    table = ResultTable("Shuffled", head, (("sst", own, published),))
+    (number,) = compare_with_published(table)
+    assert number.is_reproduced is is_reproduced
+    assert "and by at most 20% of the published number" in make_report(table).to_markdown()
 
 
 def test_a_published_number_follows_ours_and_three_texts_give_none():
