@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hf_attnprobe.core.formatting import format_number
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong
@@ -125,26 +125,67 @@ def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
     Args:
         table: a table of results.
     """
-    pairs = pair_columns(table.head)
-    for published_index, own_index in pairs.items():
-        if table.head[published_index] in UNCOUNTED_COLUMNS:
+    for published_index in pair_columns(table.head):
+        if table.head[published_index] not in UNCOUNTED_COLUMNS:
+            yield from filter(None, _compare_column(table, published_index))
+
+
+def _compare_column(table: ResultTable, published_index: int) -> list[ComparedNumber | None]:
+    """Compare a column of published numbers with ours; None for rows that lack a number."""
+    own_index = pair_columns(table.head)[published_index]
+    own_title = table.head[own_index]
+    comparisons: list[ComparedNumber | None] = []
+    for row in table.rows:
+        own, published = row[own_index], _get_value(row[published_index])
+        value = _get_value(own)
+        if value is None or published is None:
+            comparisons.append(None)
             continue
-        own_title = table.head[own_index]
-        for row in table.rows:
-            own, published = row[own_index], _get_value(row[published_index])
-            value = _get_value(own)
-            if value is None or published is None:
-                continue
-            labels = [
-                str(cell) for cell in row[:own_index] if isinstance(cell, str | int) and cell != ""
-            ]
-            if own_title in POINTS_COLUMNS:
-                labels.append(own_title)
-            tolerance = min(
-                _get_tolerance(own_title, labels), MAX_RELATIVE_DIFFERENCE * abs(published)
-            )
-            is_reproduced = _agrees(own, published, tolerance)
-            yield ComparedNumber(", ".join(labels), value, published, is_reproduced)
+        labels = [
+            str(cell) for cell in row[:own_index] if isinstance(cell, str | int) and cell != ""
+        ]
+        if own_title in POINTS_COLUMNS:
+            labels.append(own_title)
+        tolerance = min(_get_tolerance(own_title, labels), MAX_RELATIVE_DIFFERENCE * abs(published))
+        is_reproduced = _agrees(own, published, tolerance)
+        comparisons.append(ComparedNumber(", ".join(labels), value, published, is_reproduced))
+    return comparisons
+
+
+def arrange_for_display(table: ResultTable) -> ResultTable:
+    """Move each published number next to ours, and add a column that states whether they agree.
+
+    The new column "reproduced" contains "yes", "no" or "not compared". A table with several columns
+    of published numbers has several such columns, for example "reproduced, F1 trained". A table
+    without any published number has none.
+
+    Args:
+        table: a table of results.
+    """
+    pairs = pair_columns(table.head)
+    compared_columns = {}
+    for published_index in pairs:
+        comparisons = _compare_column(table, published_index)
+        if any(comparisons) and table.head[published_index] not in UNCOUNTED_COLUMNS:
+            compared_columns[published_index] = comparisons
+    head: list[str] = []
+    columns: list[Sequence[TableCell]] = []
+    for index in order_columns(table.head):
+        head.append(table.head[index])
+        columns.append([row[index] for row in table.rows])
+        if index in compared_columns:
+            is_only_column = len(compared_columns) == 1
+            own_title = table.head[pairs[index]]
+            head.append("reproduced" if is_only_column else f"reproduced, {own_title}")
+            columns.append([_name_result(comparison) for comparison in compared_columns[index]])
+    return replace(table, head=tuple(head), rows=tuple(zip(*columns, strict=True)))
+
+
+def _name_result(comparison: ComparedNumber | None) -> str:
+    """Return whether a number was reproduced, as the text of a table cell."""
+    if comparison is None or comparison.is_reproduced is None:
+        return "not compared"
+    return "yes" if comparison.is_reproduced else "no"
 
 
 def _agrees(own: TableCell, published: float, tolerance: float) -> bool | None:
@@ -197,7 +238,8 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
         f"Reproduced: {n_reproduced} of {len(compared_numbers)} published numbers. A number is "
         "reproduced if the published one lies in our 95% interval, or if both differ by at most "
         f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g}) and by at most "
-        f"{MAX_RELATIVE_DIFFERENCE:.0%} of the published number."
+        f'{MAX_RELATIVE_DIFFERENCE:.0%} of the published number. The column "reproduced" in the tables '
+        "contains the result for each number."
     )
     if n_skipped:
         total += (

@@ -144,10 +144,38 @@ def test_a_small_published_number_is_only_reproduced_by_a_close_one(own, publish
     assert "and by at most 20% of the published number" in make_report(table).to_markdown()
 
 
+def test_a_column_states_for_each_number_whether_it_was_reproduced():
+    few = ("imdb", "mlp", Estimate(0.31, None, 9), 0.2, 0.31, None)
+    table = replace(CORRELATION, rows=(*CORRELATION.rows, few))
+    expected = ["yes", "no", "yes", "not compared", "not compared"]
+    report = make_report(table)
+    assert report.frame(1)["reproduced"].tolist() == expected
+    lines = report.to_markdown().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    column = rows[0].index("reproduced")
+    assert rows[0][column - 1] == "published τ"
+    assert [row[column] for row in rows[2:7]] == expected
+    # Without any published number, such as for the user's own data, there is no such column.
+    unpublished = replace(CORRELATION, rows=CORRELATION.rows[3:])
+    assert "reproduced" not in make_report(unpublished).frame(1)
+
+
+def test_several_published_columns_have_a_column_each():
+    head = ("data set", "F1 trained", "change, uniform", "published trained", "published uniform")
+    table = ResultTable("Changes", head, (("sst", 83.0, -9.0, 84.0, -5.0),))
+    frame = make_report(table).frame(1)
+    assert frame.loc[0, ["reproduced, F1 trained", "reproduced, change, uniform"]].tolist() == [
+        "yes",
+        "no",
+    ]
+    assert frame["published uniform"].tolist() == [-5.0]
+
+
 def test_a_published_number_follows_ours_and_three_texts_give_none():
     text = make_report(CORRELATION).to_text(width=400)
     (head,) = (line for line in text.splitlines() if line.split()[:1] == ["data"])
-    assert head.split()[2:] == ["encoder", "τ", "published", "τ", "std", "published", "std"]
+    columns = ["encoder", "τ", "published", "τ", "reproduced", "std", "published", "std"]
+    assert head.split()[2:] == columns
     (few,) = (line for line in text.splitlines() if line.split()[:1] == ["20news"])
     assert "too few texts (n 3)" in few and "0.5" not in few
 
@@ -155,7 +183,7 @@ def test_a_published_number_follows_ours_and_three_texts_give_none():
 def test_a_table_is_a_frame_by_its_number_or_its_title():
     report = make_report(CORRELATION, replace(CORRELATION, title="Overall"))
     frame = report.frame("Table 2")
-    assert frame.equals(report.frame(1)) and frame.shape == (4, 9)
+    assert frame.equals(report.frame(1)) and frame.shape == (4, 10)
     own = frame.loc[0, ["τ", "τ low", "τ high", "τ n", "published τ"]]
     assert own.tolist() == [0.69, 0.66, 0.71, 100, 0.69]
     assert frame["τ low"].isna().tolist() == [False, False, False, True]
