@@ -82,6 +82,22 @@ class StudyReport(DocumentedResult):
     data: tuple[DatasetSizes, ...]
     steps: tuple[StepRecord, ...]
 
+    @classmethod
+    def load(cls, folder: str | Path) -> "StudyReport":
+        """Read the report of a finished study from its folder.
+
+        Example::
+
+            report = StudyReport.load("table")
+
+        Args:
+            folder: Output folder of ``attnprobe study`` or :func:`hf_attnprobe.study`.
+
+        Raises:
+            AttnProbeError: If the folder contains no finished study.
+        """
+        return read_study_report(folder)
+
     def build_document(self) -> Document:
         """Return the study as a document."""
         return build_study_document(self)

@@ -180,6 +180,14 @@ def test_a_published_number_follows_ours_and_three_texts_give_none():
     assert "too few texts (n 3)" in few and "0.5" not in few
 
 
+def test_a_finished_study_is_loaded_from_its_folder(tmp_path):
+    report = make_report(CORRELATION)
+    report.write(tmp_path, "summary.json")
+    assert StudyReport.load(tmp_path) == report
+    with pytest.raises(AttnProbeError, match="expected a study in"):
+        StudyReport.load(tmp_path / "nowhere")
+
+
 def test_a_table_is_a_frame_by_its_number_or_its_title():
     report = make_report(CORRELATION, replace(CORRELATION, title="Overall"))
     frame = report.frame("Table 2")
