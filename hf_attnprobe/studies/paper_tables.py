@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
+from scipy.stats import quantile_test
 
 from hf_attnprobe.checkpoints.records import read_record
 from hf_attnprobe.core.errors import AttnProbeError
@@ -22,13 +23,13 @@ from hf_attnprobe.retraining.verdict import (
     compute_points,
 )
 from hf_attnprobe.statistics.estimates import (
+    CONFIDENCE_LEVEL,
     Estimate,
     draw_resample_counts,
     estimate_mean,
 )
 from hf_attnprobe.statistics.grades import Answer, Rule, grade
 from hf_attnprobe.statistics.scores import (
-    compute_metrics,
     compute_weighted_metrics,
     estimate_from_resamples,
     find_score,
@@ -273,12 +274,22 @@ def compute_mean(values: pd.Series) -> Estimate:
 
 
 def compute_median(values: pd.Series) -> Estimate:
-    """Return the median over all texts that have a value, without an interval.
+    """Return the median over all texts that have a value, with its 95% confidence interval.
+
+    The interval ends are order statistics. It makes no assumption about the distribution of the
+    values (Conover 1999, "Practical Nonparametric Statistics", section 3.2). With five or fewer
+    values, there is no interval.
 
     Args:
         values: One value per text.
     """
-    return Estimate(float(values.median()), None, int(values.notna().sum()))
+    defined_values = values.dropna()
+    interval = None
+    if len(defined_values) > 0:
+        bounds = quantile_test(defined_values, p=0.5).confidence_interval(CONFIDENCE_LEVEL)
+        if not math.isnan(bounds.low) and not math.isnan(bounds.high):
+            interval = float(bounds.low), float(bounds.high)
+    return Estimate(float(values.median()), interval, len(defined_values))
 
 
 def get_dataset(job: Job) -> str:
@@ -605,18 +616,24 @@ def _make_overall_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
 
 
 def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
-    """Return the name and the value of a score on the labelled texts.
+    """Return the name and the value of a score on the labelled texts, with its interval.
 
-    The score is F1 for class 1 if there are two classes, and accuracy otherwise.
+    The score is F1 for class 1 if there are two classes, and accuracy otherwise. Its value is None if
+    no text has a label.
     """
     # Texts without a label have the label −1.
     labelled_rows = rows[rows.label >= 0]
+    if labelled_rows.empty:
+        return "accuracy", None
     predicted_classes = labelled_rows.predicted_class.to_numpy(dtype=int)
     if not {*labelled_rows.label, *predicted_classes} <= {0, 1}:
         return "accuracy", compute_mean(labelled_rows.accuracy)
-    # A predicted class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
-    scores = compute_metrics(labelled_rows.label.to_numpy(dtype=int), np.eye(2)[predicted_classes])
-    return "F1", round_number(scores["f1"])
+    counts = prepend_full_sample(draw_resample_counts(len(labelled_rows)))
+    # A predicted_classes class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
+    scores = compute_weighted_metrics(
+        labelled_rows.label.to_numpy(dtype=int), np.eye(2)[predicted_classes], counts
+    )
+    return "F1", estimate_from_resamples(scores["f1"], len(labelled_rows))
 
 
 def _make_difference_rows(all_texts: Sequence[_TextGroup]) -> Iterator[Row]:
@@ -827,9 +844,11 @@ def _make_order_cells(rows: pd.DataFrame) -> Iterator[tuple[str, TableCell, Tabl
         if len(fractions_by_draw.columns):
             pooled_fractions = pd.Series(fractions_by_draw.to_numpy().ravel())
             never_share = rows.filter(regex=f"^{never_name}_").mean(axis=1)
+            # Several values of one text are not independent, so that their median has no interval.
+            pooled_median = replace(compute_median(pooled_fractions), ci95=None)
             yield (
                 order + POOLED_SUFFIX,
-                compute_median(pooled_fractions),
+                pooled_median,
                 compute_mean(never_share),
                 None,
             )

@@ -33,7 +33,7 @@ from hf_attnprobe.studies.paper_tables import (
     make_paper_tables,
 )
 from hf_attnprobe.studies.published import PUBLISHED
-from hf_attnprobe.studies.reproduction import describe_reproduction, order_columns
+from hf_attnprobe.studies.reproduction import arrange_for_display, describe_reproduction
 from hf_attnprobe.studies.steps import DatasetSizes, Job, Steps, name_dataset
 
 
@@ -83,6 +83,22 @@ class StudyReport(DocumentedResult):
     data: tuple[DatasetSizes, ...]
     steps: tuple[StepRecord, ...]
 
+    @classmethod
+    def load(cls, folder: str | Path) -> "StudyReport":
+        """Read the report of a finished study from its folder.
+
+        Example::
+
+            report = StudyReport.load("table")
+
+        Args:
+            folder: Output folder of ``attnprobe study`` or :func:`hf_attnprobe.study`.
+
+        Raises:
+            AttnProbeError: If the folder contains no finished study.
+        """
+        return read_study_report(folder)
+
     def build_document(self) -> Document:
         """Return the study as a document."""
         return build_study_document(self)
@@ -99,12 +115,14 @@ class StudyReport(DocumentedResult):
 
         Returns:
             A data frame with the columns of the table. A column of estimates is followed by three
-            columns: the ends of the 95% interval ("low", "high") and the number of texts ("n").
+            columns: the ends of the 95% interval ("low", "high") and the number of texts ("n"). A
+            column of published numbers is followed by a column "reproduced", which contains "yes",
+            "no" or "not compared".
 
         Raises:
             AttnProbeError: If no table or several tables have this number or these words.
         """
-        return _build_frame(self._find_table(table))
+        return _build_frame(arrange_for_display(self._find_table(table)))
 
     def _find_table(self, table: str | int) -> ResultTable:
         """Find a table by its number or by words from its title."""
@@ -292,12 +310,12 @@ def _make_section(table: ResultTable, number: int) -> Section:
 
     Each published number is displayed next to ours.
     """
-    order = order_columns(table.head)
-    rows = [[make_report_cell(row[k]) for k in order] for row in table.rows]
+    table = arrange_for_display(table)
+    rows = [[make_report_cell(cell) for cell in row] for row in table.rows]
     sentences: list[InlineText] = list(table.sentences)
     return Section(
         table.title,
-        [sentences, Table([table.head[k] for k in order], rows)],
+        [sentences, Table(list(table.head), rows)],
         id=f"table-{number}",
         in_short_report=True,
     )

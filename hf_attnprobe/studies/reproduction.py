@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hf_attnprobe.core.formatting import format_number
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong
-from hf_attnprobe.statistics.estimates import Estimate
+from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.studies.paper_tables import ResultTable, TableCell
 
 
@@ -38,6 +38,13 @@ Results of two training seeds differ by about as much. A published number also c
 it lies in our 95% interval.
 """
 
+MAX_RELATIVE_DIFFERENCE = 0.2
+"""Largest difference that still counts as reproduced, as a fraction of the published number.
+
+It matters for numbers below 0.25, such as output changes of 0.03 to 0.1. A difference of 0.05 would be
+large for them.
+"""
+
 MAX_F1_DIFFERENCE = 0.02
 """Largest difference from a published F1 that still counts as reproduced, from 0 to 1."""
 
@@ -56,18 +63,20 @@ class ComparedNumber:
         labels: texts in the table row that describe the number, such as "sst, bilstm".
         our_value: our number.
         published_value: the published number.
-        is_reproduced: whether both numbers agree.
+        is_reproduced: whether both numbers agree; None if our number comes from too few texts, so
+            that they are not compared.
     """
 
     labels: str
     our_value: float
     published_value: float
-    is_reproduced: bool
+    is_reproduced: bool | None
 
     def __str__(self) -> str:
-        our_value = format_number(self.our_value, digits=2)
-        published_value = format_number(self.published_value, digits=2)
-        return f"{self.labels} ({our_value}, published {published_value})"
+        if self.is_reproduced is None:
+            return self.labels
+        numbers = f"{format_number(self.our_value, digits=2)}, published "
+        return f"{self.labels} ({numbers}{format_number(self.published_value, digits=2)})"
 
 
 def pair_columns(head: Sequence[str]) -> dict[int, int]:
@@ -113,35 +122,92 @@ def order_columns(head: Sequence[str]) -> list[int]:
 
 
 def compare_with_published(table: ResultTable) -> Iterator[ComparedNumber]:
-    """Yield each number of a table that can be compared with a published number.
+    """Yield each number of a table for which there is a published number.
+
+    A number from fewer than ten texts is not displayed in the table. It is therefore not compared
+    either, but it is yielded.
+
+    Args:
+        table: a table of results.
+    """
+    for published_index in pair_columns(table.head):
+        if table.head[published_index] not in UNCOUNTED_COLUMNS:
+            yield from filter(None, _compare_column(table, published_index))
+
+
+def _compare_column(table: ResultTable, published_index: int) -> list[ComparedNumber | None]:
+    """Compare a column of published numbers with ours; None for rows that lack a number."""
+    result_index = pair_columns(table.head)[published_index]
+    result_title = table.head[result_index]
+    comparisons: list[ComparedNumber | None] = []
+    for row in table.rows:
+        result_cell = row[result_index]
+        our_value, published_value = _get_value(result_cell), _get_value(row[published_index])
+        if our_value is None or published_value is None:
+            comparisons.append(None)
+            continue
+        labels = [
+            str(cell) for cell in row[:result_index] if isinstance(cell, str | int) and cell != ""
+        ]
+        if result_title in POINTS_COLUMNS:
+            labels.append(result_title)
+        tolerance = min(
+            _get_tolerance(result_title, labels), MAX_RELATIVE_DIFFERENCE * abs(published_value)
+        )
+        is_reproduced = _is_reproduced(result_cell, published_value, tolerance)
+        comparisons.append(
+            ComparedNumber(", ".join(labels), our_value, published_value, is_reproduced)
+        )
+    return comparisons
+
+
+def arrange_for_display(table: ResultTable) -> ResultTable:
+    """Move each published number next to ours, and add a column that states whether they agree.
+
+    The new column "reproduced" contains "yes", "no" or "not compared". A table with several columns
+    of published numbers has several such columns, for example "reproduced, F1 trained". A table
+    without any published number has none.
 
     Args:
         table: a table of results.
     """
     pairs = pair_columns(table.head)
-    for published_index, result_index in pairs.items():
-        if table.head[published_index] in UNCOUNTED_COLUMNS:
-            continue
-        result_title = table.head[result_index]
-        for row in table.rows:
-            cell = row[result_index]
-            our_value, published_value = _get_value(cell), _get_value(row[published_index])
-            if our_value is None or published_value is None:
-                continue
-            labels = [
-                str(label)
-                for label in row[:result_index]
-                if isinstance(label, str | int) and label != ""
-            ]
-            if result_title in POINTS_COLUMNS:
-                labels.append(result_title)
-            ci95 = cell.ci95 if isinstance(cell, Estimate) else None
-            is_inside = ci95 is not None and ci95[0] <= published_value <= ci95[1]
-            tolerance = _get_tolerance(result_title, labels)
-            is_close = abs(our_value - published_value) <= tolerance + 1e-9
-            yield ComparedNumber(
-                ", ".join(labels), our_value, published_value, is_inside or is_close
-            )
+    compared_columns = {}
+    for published_index in pairs:
+        comparisons = _compare_column(table, published_index)
+        if any(comparisons) and table.head[published_index] not in UNCOUNTED_COLUMNS:
+            compared_columns[published_index] = comparisons
+    head: list[str] = []
+    columns: list[Sequence[TableCell]] = []
+    for index in order_columns(table.head):
+        head.append(table.head[index])
+        columns.append([row[index] for row in table.rows])
+        if index in compared_columns:
+            is_only_column = len(compared_columns) == 1
+            result_title = table.head[pairs[index]]
+            head.append("reproduced" if is_only_column else f"reproduced, {result_title}")
+            columns.append([_name_result(comparison) for comparison in compared_columns[index]])
+    return replace(table, head=tuple(head), rows=tuple(zip(*columns, strict=True)))
+
+
+def _name_result(comparison: ComparedNumber | None) -> str:
+    """Return whether a number was reproduced, as the text of a table cell."""
+    if comparison is None or comparison.is_reproduced is None:
+        return "not compared"
+    return "yes" if comparison.is_reproduced else "no"
+
+
+def _is_reproduced(result_cell: TableCell, published_value: float, tolerance: float) -> bool | None:
+    """Check whether our number agrees with the published one; None if it has too few texts."""
+    estimate = result_cell
+    if not isinstance(estimate, Estimate):
+        estimate = Estimate(_get_value(result_cell) or 0.0)
+    if estimate.n is not None and estimate.n < MIN_DISPLAYED_TEXTS:
+        return None
+    if estimate.ci95 is not None and estimate.ci95[0] <= published_value <= estimate.ci95[1]:
+        return True
+    # The small constant allows for rounding errors.
+    return abs(estimate.value - published_value) <= tolerance + 1e-9
 
 
 def _get_value(cell: TableCell) -> float | None:
@@ -152,7 +218,7 @@ def _get_value(cell: TableCell) -> float | None:
 
 
 def _get_tolerance(result_title: str, labels: Sequence[str]) -> float:
-    """Return the largest difference that counts as reproduced, for one column of a table."""
+    """Return the largest absolute difference that counts as reproduced, for a table column."""
     if result_title in POINTS_COLUMNS:
         return 100 * MAX_F1_DIFFERENCE
     is_score = result_title == "F1" or labels[-1:] in (["F1"], ["accuracy"])
@@ -172,30 +238,41 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
     all_numbers = [number for numbers in numbers_by_title.values() for number in numbers]
     if not all_numbers:
         return []
-    n_reproduced = sum(number.is_reproduced for number in all_numbers)
+    compared_numbers = [number for number in all_numbers if number.is_reproduced is not None]
+    n_reproduced = sum(number.is_reproduced is True for number in compared_numbers)
+    n_skipped = len(all_numbers) - len(compared_numbers)
     items: list[InlineText] = []
     for title, numbers in numbers_by_title.items():
         if numbers:
             items.append((Strong(title), f" {_describe_table(numbers)}"))
     total = (
-        f"Reproduced: {n_reproduced} of {len(all_numbers)} published numbers. A number is reproduced "
-        "if the published one lies in our 95% interval, or if both differ by at most "
-        f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g})."
+        f"Reproduced: {n_reproduced} of {len(compared_numbers)} published numbers. A number is "
+        "reproduced if the published one lies in our 95% interval, or if both differ by at most "
+        f"{MAX_DIFFERENCE:g} (F1 and accuracy: {MAX_F1_DIFFERENCE:g}) and by at most "
+        f'{MAX_RELATIVE_DIFFERENCE:.0%} of the published number. The column "reproduced" in the tables '
+        "contains the result for each number."
     )
+    if n_skipped:
+        total += (
+            f" Not compared: {n_skipped}, because ours has fewer than {MIN_DISPLAYED_TEXTS} texts."
+        )
     return [total, items]
 
 
 def _describe_table(numbers: Sequence[ComparedNumber]) -> str:
-    """Return sentences with the reproduced numbers of a table and the largest differences."""
-    reproduced_numbers = [number for number in numbers if number.is_reproduced]
-    differing_numbers = [number for number in numbers if not number.is_reproduced]
-    differing_numbers.sort(key=lambda number: -abs(number.our_value - number.published_value))
-    sentences = []
-    if reproduced_numbers:
-        sentences.append(_list_numbers("Reproduced", reproduced_numbers))
-    if differing_numbers:
-        sentences.append(_list_numbers("Not reproduced", differing_numbers))
-    return " ".join(sentences)
+    """Return sentences with a table's reproduced numbers, its differences and skipped numbers."""
+    reproduced = [number for number in numbers if number.is_reproduced is True]
+    differing = [number for number in numbers if number.is_reproduced is False]
+    skipped = [number for number in numbers if number.is_reproduced is None]
+    differing.sort(key=lambda number: -abs(number.our_value - number.published_value))
+    clauses = []
+    if reproduced:
+        clauses.append(_list_numbers("Reproduced", reproduced))
+    if differing:
+        clauses.append(_list_numbers("Not reproduced", differing))
+    if skipped:
+        clauses.append(_list_numbers("Not compared (too few texts)", skipped))
+    return " ".join(clauses)
 
 
 def _list_numbers(heading: str, numbers: Sequence[ComparedNumber]) -> str:

@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pandas as pd
+from scipy.stats import binom
 
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies import paper_tables as results
@@ -25,6 +27,34 @@ def test_significance_is_counted_as_jain_and_wallace_count_it():
     (row,) = cells(table)
     assert row["significant"] == 0.5 and row["published significant"] == 0.59
     assert "either sign" in table.sentences[0]
+
+
+def test_a_median_has_an_interval_that_covers_the_true_median():
+    """The interval is the narrowest pair of order statistics with a binomial coverage of 95%."""
+    values = np.random.default_rng(0).exponential(size=40)
+    below = binom(40, 0.5).cdf
+    # The low end is the largest order statistic that exceeds the median with at most 2.5%.
+    position = max(k for k in range(20) if below(k) <= 0.025)
+    ordered = np.sort(values)
+    estimate = results.compute_median(pd.Series([*values, math.nan]))
+    assert estimate == Estimate(np.median(values), (ordered[position], ordered[-1 - position]), 40)
+    for few in ([], [0.5], [0.1] * 5):
+        assert results.compute_median(pd.Series(few, dtype=float)).ci95 is None
+
+
+def test_f1_has_an_interval_over_the_texts():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 300)
+    predicted = np.where(rng.random(300) < 0.8, labels, 1 - labels)
+    frame = pd.DataFrame({"label": [*labels, -1], "predicted_class": [*predicted, 1]})
+    name, estimate = results._compute_performance(frame)
+    hits = ((labels == 1) & (predicted == 1)).sum()
+    assert (name, estimate.n) == ("F1", 300)
+    assert math.isclose(estimate.value, 2 * hits / (labels.sum() + predicted.sum()))
+    low, high = estimate.ci95
+    # F1 is about .8, so its standard error is about .03.
+    assert 0.08 < high - low < 0.14 and low < estimate.value < high
+    assert results._compute_performance(frame[frame.label < 0]) == ("accuracy", None)
 
 
 def test_a_threshold_is_passed_by_a_whole_interval_of_enough_texts():

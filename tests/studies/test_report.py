@@ -16,6 +16,7 @@ from hf_attnprobe.studies.report import (
     make_report_cell,
     read_study_report,
 )
+from hf_attnprobe.studies.reproduction import compare_with_published
 from hf_attnprobe.studies.run import plan_study, study
 from hf_attnprobe.studies.steps import StudyOptions
 from tests.helpers.page_reader import Reader
@@ -108,18 +109,89 @@ def test_a_study_starts_with_what_was_and_was_not_reproduced():
     assert "Reproduced" not in str(make_report(replace(CORRELATION, head=tuple("abcdef"))))
 
 
+def test_numbers_from_fewer_than_ten_texts_are_not_compared():
+    """One text can neither reproduce a published number nor contradict it."""
+    rows = (
+        ("sst", "mlp", Estimate(0.69, None, 10), 0.15, 0.69, 0.15),
+        ("sst", "bilstm", Estimate(0.40, (0.3, 0.5), 9), 0.2, 0.40, 0.21),
+        ("imdb", "bilstm", Estimate(0.90, None, 1), 0.2, 0.39, None),
+    )
+    text = make_report(replace(CORRELATION, rows=rows)).to_text(width=1000)
+    assert "Reproduced: 1 of 1 published numbers." in text
+    assert "Not compared: 2, because ours has fewer than 10 texts." in text
+    assert "Not compared (too few texts): sst, bilstm; imdb, bilstm." in text
+    assert "Not reproduced" not in text
+
+
+@pytest.mark.parametrize(
+    ("own", "published", "is_reproduced"),
+    [
+        # An output change that differs by .03 is twice the published one.
+        (Estimate(0.061, (0.05, 0.08), 47), 0.03, False),
+        (Estimate(0.061, (0.02, 0.08), 47), 0.03, True),
+        (Estimate(0.035, (0.032, 0.038), 47), 0.03, True),
+        # From .25, a difference of .05 is at most 20%.
+        (Estimate(0.45, None, 47), 0.40, True),
+        (Estimate(0.46, None, 47), 0.40, False),
+        (Estimate(-0.061, None, 47), -0.03, False),
+    ],
+)
+def test_a_small_published_number_is_only_reproduced_by_a_close_one(own, published, is_reproduced):
+    head = ("data set", "median Δŷ", "published")
+    table = ResultTable("Shuffled", head, (("sst", own, published),))
+    (number,) = compare_with_published(table)
+    assert number.is_reproduced is is_reproduced
+    assert "and by at most 20% of the published number" in make_report(table).to_markdown()
+
+
+def test_a_column_states_for_each_number_whether_it_was_reproduced():
+    few = ("imdb", "mlp", Estimate(0.31, None, 9), 0.2, 0.31, None)
+    table = replace(CORRELATION, rows=(*CORRELATION.rows, few))
+    expected = ["yes", "no", "yes", "not compared", "not compared"]
+    report = make_report(table)
+    assert report.frame(1)["reproduced"].tolist() == expected
+    lines = report.to_markdown().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    column = rows[0].index("reproduced")
+    assert rows[0][column - 1] == "published τ"
+    assert [row[column] for row in rows[2:7]] == expected
+    # Without any published number, such as for the user's own data, there is no such column.
+    unpublished = replace(CORRELATION, rows=CORRELATION.rows[3:])
+    assert "reproduced" not in make_report(unpublished).frame(1)
+
+
+def test_several_published_columns_have_a_column_each():
+    head = ("data set", "F1 trained", "change, uniform", "published trained", "published uniform")
+    table = ResultTable("Changes", head, (("sst", 83.0, -9.0, 84.0, -5.0),))
+    frame = make_report(table).frame(1)
+    assert frame.loc[0, ["reproduced, F1 trained", "reproduced, change, uniform"]].tolist() == [
+        "yes",
+        "no",
+    ]
+    assert frame["published uniform"].tolist() == [-5.0]
+
+
 def test_a_published_number_follows_ours_and_three_texts_give_none():
     text = make_report(CORRELATION).to_text(width=400)
     (head,) = (line for line in text.splitlines() if line.split()[:1] == ["data"])
-    assert head.split()[2:] == ["encoder", "τ", "published", "τ", "std", "published", "std"]
+    columns = ["encoder", "τ", "published", "τ", "reproduced", "std", "published", "std"]
+    assert head.split()[2:] == columns
     (few,) = (line for line in text.splitlines() if line.split()[:1] == ["20news"])
     assert "too few texts (n 3)" in few and "0.5" not in few
+
+
+def test_a_finished_study_is_loaded_from_its_folder(tmp_path):
+    report = make_report(CORRELATION)
+    report.write(tmp_path, "summary.json")
+    assert StudyReport.load(tmp_path) == report
+    with pytest.raises(AttnProbeError, match="expected a study in"):
+        StudyReport.load(tmp_path / "nowhere")
 
 
 def test_a_table_is_a_frame_by_its_number_or_its_title():
     report = make_report(CORRELATION, replace(CORRELATION, title="Overall"))
     frame = report.frame("Table 2")
-    assert frame.equals(report.frame(1)) and frame.shape == (4, 9)
+    assert frame.equals(report.frame(1)) and frame.shape == (4, 10)
     own = frame.loc[0, ["τ", "τ low", "τ high", "τ n", "published τ"]]
     assert own.tolist() == [0.69, 0.66, 0.71, 100, 0.69]
     assert frame["τ low"].isna().tolist() == [False, False, False, True]
