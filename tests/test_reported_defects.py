@@ -68,7 +68,9 @@ def made(rows, tokenizer, model=None, **options):
     ],
 )
 def test_a_shown_text_has_a_number_for_each_token(wrong):
-    with pytest.raises(ValueError, match=r"text 3 has 2 tokens\. Pass one score per token"):
+    with pytest.raises(
+        ValueError, match=r"text 3 needs one score per token for each ranking, 2 in total"
+    ):
         HighlightedText(3, ("a", "b"), "x", None, None, None, **wrong)
 
 

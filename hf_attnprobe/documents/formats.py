@@ -59,7 +59,7 @@ def phrase_for_python(step: NextStep) -> NextStep:
     """Phrase advice for a notebook: flags become arguments, and a command can be run in a cell.
 
     >>> phrase_for_python(NextStep("Run the audit again with --test-limit 60."))
-    NextStep(words='Run the audit again with test_limit=60.', command='')
+    NextStep(words='Run the audit again with test_limit=60.', command='', resumes=False)
 
     Args:
         step: advice for the command line.

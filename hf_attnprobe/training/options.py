@@ -159,10 +159,6 @@ class Architecture(Options):
         at_most=MAX_WIDTH,
         basic=False,
     )
-    class_attention: bool | None = option(
-        None,
-        "for bags of instances: one attention distribution per class, as in CLAM_MB",
-    )
     hierarchical: bool | None = option(
         None,
         "attend to the words of each sentence, then to the sentences of the text",
@@ -217,4 +213,8 @@ class Architecture(Options):
         None,
         "weight of the penalty on the conicity of the states (default: 0)",
         at_least=0,
+    )
+    class_attention: bool | None = option(
+        None,
+        "for bags of instances: one attention distribution per class, as in CLAM_MB",
     )

@@ -103,7 +103,7 @@ def test_the_effect_map_points_to_the_planted_patch(report, planted):
         with Image.open(io.BytesIO(base64.b64decode(image.unit_map.picture))) as picture:
             # The processor's scale is undone, so the patch has its colour.
             assert picture.getpixel((x, y)) == COLOURS[int(image.label[-1])]
-        assert image.unit_map.cell == (PATCH_SIZE, PATCH_SIZE)
+        assert set(image.unit_map.cells) == {(PATCH_SIZE, PATCH_SIZE)}
     assert any(image.predicted == "LABEL_1" for image in report.examples)
 
 

@@ -324,7 +324,7 @@ def test_no_row_left_and_other_misuse(tmp_path):
     for empty in ([], datasets.Dataset.from_dict({"text": [], "label": []})):
         assert "split 'test' is empty" in message(empty, "test")
     short = write_folder(tmp_path / "d", [{"text": "short", "label": 0}] * 10, "csv")
-    assert "all 6 rows of split" in message(local("sst", short), "train")
+    assert "no row of split 'train' passes the filters" in message(local("sst", short), "train")
     assert "limit" in message(ROWS, "test", limit=0)
     assert "got int" in message(3, "test")
     assert "got list" in message([["a text"]], "test")

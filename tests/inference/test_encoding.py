@@ -235,7 +235,7 @@ def test_an_audit_of_a_segment_is_another_audit_and_says_which(tmp_path):
     assert "Columns that contain the texts: premise with hypothesis." in of_pairs
     assert (whole.n, second.n, second.provenance["skipped_empty"]) == (5, 4, 1)
     report = (tmp_path / "out" / "report.md").read_text()
-    assert "| segment | text_pair |" in report
+    assert r"| segment | text\_pair |" in report
     assert "| text columns | premise with hypothesis |" in report
     with pytest.raises(AttnProbeError):
         run("text", folder=tmp_path / "out")
