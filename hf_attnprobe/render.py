@@ -267,11 +267,16 @@ def save_figures(folder: Folders, output_dir: str | Path) -> None:
             written.
     """
     folders = _list_folders(folder)
-    result_type = detect_result_type(folders[0])
-    if len(folders) != 1 or result_type not in TYPES_WITH_FIGURES or result_type.read is None:
-        names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
+    names = " or ".join(supported_type.name for supported_type in TYPES_WITH_FIGURES)
+    if len(folders) != 1:
         raise AttnProbeError(
-            f"--figures needs exactly one folder with {names}. Pass only this folder."
+            f"--figures needs exactly one folder with {names}, got {len(folders)}. Pass only this folder."
+        )
+    result_type = detect_result_type(folders[0])
+    if result_type not in TYPES_WITH_FIGURES or result_type.read is None:
+        raise AttnProbeError(
+            f"--figures needs a folder with {names}, but {folders[0]} contains {result_type.name}. Pass a "
+            "folder of this type; those of a study are inside its folder, such as audit/STEP."
         )
     # Matplotlib is slow to import.
     from hf_attnprobe.plots.matplotlib_backend import save_charts, save_texts

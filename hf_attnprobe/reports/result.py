@@ -359,6 +359,11 @@ def check_schema(data: Mapping, path: str) -> None:
     Raises:
         AttnProbeError: If another version of the package wrote it.
     """
+    if "study" in data:
+        raise AttnProbeError(
+            f"{path} contains a study, expected an audit. Read it with StudyReport.load, or read one of "
+            "the audits in its folder audit."
+        )
     version = data.get("schema_version")
     if version != SCHEMA_VERSION:
         raise AttnProbeError(

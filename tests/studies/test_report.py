@@ -8,6 +8,8 @@ import pytest
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.core.serialization import convert_to_plain, parse_plain
 from hf_attnprobe.documents.blocks import format_cell
+from hf_attnprobe.render import save_figures
+from hf_attnprobe.reports.report import Report
 from hf_attnprobe.statistics.estimates import Estimate
 from hf_attnprobe.studies.paper_tables import ResultTable
 from hf_attnprobe.studies.report import (
@@ -186,6 +188,17 @@ def test_a_finished_study_is_loaded_from_its_folder(tmp_path):
     assert StudyReport.load(tmp_path) == report
     with pytest.raises(AttnProbeError, match="expected a study in"):
         StudyReport.load(tmp_path / "nowhere")
+
+
+def test_a_study_is_no_audit_and_has_no_figures_of_its_own(tmp_path):
+    make_report(CORRELATION).write(tmp_path, "summary.json")
+    with pytest.raises(AttnProbeError, match=r"contains a study.*StudyReport\.load"):
+        Report.load(tmp_path)
+    (tmp_path / "study.json").write_text("{}")
+    with pytest.raises(AttnProbeError, match=r"contains a study.*audit/STEP"):
+        save_figures(tmp_path, tmp_path / "figures")
+    with pytest.raises(AttnProbeError, match=r"exactly one folder .* got 2"):
+        save_figures([tmp_path, tmp_path], tmp_path / "figures")
 
 
 def test_a_table_is_a_frame_by_its_number_or_its_title():
