@@ -334,7 +334,9 @@ class CitationReport(DocumentedResult):
 
     def _list_answers(self) -> list[InlineText]:
         """List all answers with coloured markers."""
-        return [(Strong(f"Row {answer.row}: "), *_color_markers(answer)) for answer in self.answers]
+        return [
+            (Strong(f"Row {answer.row}:"), " ", *_color_markers(answer)) for answer in self.answers
+        ]
 
     def _explain_classes(self) -> list[Block]:
         """Explain the classes and their thresholds."""

@@ -172,10 +172,16 @@ def classify_statement(log_probs: StatementLogProbs) -> Classification:
         reason = "the model would not write this statement, even with all passages"
         return Classification((Use.UNUSED,) * n_sources, reason)
     if floor_side == 0:
-        reason = "the model would hardly write this statement, even with all passages"
+        reason = (
+            "it is not clear whether the model would write this statement: its mean log-probability per "
+            f"token is {full_per_token:.2f}, which is too close to the limit of {MIN_LOG_PROB_PER_TOKEN:g}"
+        )
         return Classification((Use.UNDECIDED,) * n_sources, reason)
     if gain_side == 0:
-        reason = "the passages make the statement only slightly more likely"
+        reason = (
+            f"the passages raise the statement's log-probability by {log_probs.gain:.1f} nats, which is "
+            f"too close to the limit of {MIN_GAIN:g}"
+        )
         return Classification((Use.UNDECIDED,) * n_sources, reason)
     if gain_side < 0:
         use, reason = _classify_independent_statement(log_probs.unexpected_spans)

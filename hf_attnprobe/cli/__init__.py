@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _choose_resume_advice(words: Sequence[str]) -> str:
     """Return the advice on how to continue, to be printed if the command is interrupted."""
-    if words[:1] == ["demo"]:
+    if words[:1] in (["demo"], ["cite"]):
         return "run the same command again to start over"
     has_output_dir = any(word.startswith("--output-dir") for word in words)
     if words[:1] in (["audit"], ["evaluate-scores"], ["fit-map"]) and not has_output_dir:

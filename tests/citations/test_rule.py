@@ -78,4 +78,12 @@ def test_unexpected_spans_decide_if_the_passages_hardly_matter(spans, expected):
 def test_a_statement_at_the_floor_is_undecided():
     full = 10 * MIN_LOG_PROB_PER_TOKEN
     log_probs = StatementLogProbs(full, full - 30, (full - 30,), (full,), n_tokens=10)
-    assert classify_statement(log_probs).uses == (UNDECIDED,)
+    classification = classify_statement(log_probs)
+    assert classification.uses == (UNDECIDED,)
+    assert "too close to the limit of -2.3" in classification.reason
+
+
+def test_a_gain_near_its_limit_is_stated():
+    log_probs = StatementLogProbs(-2.0, -9.2, (-9.0,), (-2.1,), 20)
+    reason = classify_statement(log_probs).reason
+    assert "by 7.2 nats, which is too close to the limit of 6" in reason

@@ -179,6 +179,10 @@ def test_what_does_not_resume_says_so(cli, monkeypatch, tmp_path):
     audit = ("audit", "--model", tmp_path, "--dataset", "sst")
     for command, advice in (
         (("demo", "--output-dir", tmp_path / "out"), "run the same command again to start over"),
+        (
+            ("cite", *audit[1:], "--output-dir", tmp_path / "out"),
+            "run the same command again to start over",
+        ),
         (audit, "nothing was saved; use --output-dir so that the same command can resume"),
         (
             (*audit, "--output-dir", tmp_path / "out"),
