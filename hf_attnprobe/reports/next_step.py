@@ -279,6 +279,18 @@ def _add_missing_tests(report: AuditResult, tests_by_lack: Mapping[str, int]) ->
     return {"tests": {**previous_tests, **missing_tests}}
 
 
+def _select_required_tests(report: AuditResult, conclusion: Conclusion) -> dict[str, Any]:
+    """Return the setting that runs only the tests of the verdict; empty if no other test was requested."""
+    requested_tests = report.provenance.get("tests", ())
+    required_tests = [
+        test for test in conclusion.question_set.required_tests if test in requested_tests
+    ]
+    if set(required_tests) == set(requested_tests):
+        return {}
+    previous_tests = report.provenance.get("asked_for", {}).get("tests", {})
+    return {"tests": {test: previous_tests.get(test, {}) for test in required_tests}}
+
+
 def _select_whole_attention(report: AuditResult) -> dict[str, Any]:
     """Return settings for a test of the attention as a whole; empty if the audit tested it."""
     if report.evidence is not None or not len(report.rows):
@@ -423,6 +435,9 @@ def _recommend_more_time(
             return obstacle
         if not tests_by_lack and not changes:
             return f"Even all {n_texts:,} {report.words.texts} of this audit may leave the answer open."
+    if not tests_by_lack and stopping.get("heads") is None:
+        # The time would otherwise also be spent on tests that cannot settle the answer.
+        changes = {**_select_required_tests(report, conclusion), **changes}
     n_reached = min(tests_by_lack.values(), default=conclusion.n)
     previous_limit = max(stopping["seconds"], stopping.get("time_limit", 0))
     factor: float = FIRST_TIME_FACTOR
