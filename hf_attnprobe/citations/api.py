@@ -1,5 +1,6 @@
 """The public function :func:`cite`."""
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -131,12 +132,18 @@ def _cite(
             f"prompts need a fast tokenizer, got {type(subject.tokenizer).__name__}. Load the fast "
             "tokenizer of the model, for example with AutoTokenizer."
         )
+    if not isinstance(subject.adapter, LanguageModelAdapter):
+        raise AttnProbeError(
+            f"expected a LanguageModelAdapter, got {type(subject.adapter).__name__}. Pass the model itself "
+            "instead of its adapter."
+        )
+    # A copy, because the adapter may belong to the user.
+    adapter = copy.copy(subject.adapter)
+    # Only the attention of the rows that predict a statement is displayed.
+    adapter.rows = "answer"
     tokenizer = subject.tokenizer
     generated_numbers = {row.number for row in rows if row.answer is None}
-    assert isinstance(subject.adapter, LanguageModelAdapter)
-    # Only the attention of the rows that predict a statement is displayed.
-    subject.adapter.rows = "answer"
-    meter = StatementMeter(subject.adapter, tokenizer)
+    meter = StatementMeter(adapter, tokenizer)
     prompts = {}
     for row in rows:
         template = options.template
@@ -144,9 +151,7 @@ def _cite(
             template = CITING_TEMPLATE
         prompts[row.number] = encode_prompt(row, tokenizer, template)
         meter.check_prompt(prompts[row.number], row.name)
-    rows, left_out = _add_generated_answers(
-        subject.adapter, tokenizer, rows, prompts, options, progress
-    )
+    rows, left_out = _add_generated_answers(adapter, tokenizer, rows, prompts, options, progress)
     statement_ids = {
         row.number: [
             meter.encode_statement(prompts[row.number], statement.text, row.name)

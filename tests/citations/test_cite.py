@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_attnprobe import CiteOptions, cite
+from hf_attnprobe import CiteOptions, cite, wrap
 from hf_attnprobe.citations import api, measurements, rule
 from hf_attnprobe.citations.report import USES_BY_SHARE, CitationReport, CitedAnswer, CitedStatement
 from hf_attnprobe.citations.rule import Classification, Use
@@ -190,6 +190,13 @@ def test_other_models_and_long_prompts_are_refused(model, tokenizer):
     refused("row 2 has", cite, model, tokenizer, [ROWS[1], long_row], progress=False)
     options = CiteOptions(template="{question}")
     refused("template must contain", cite, model, tokenizer, ROWS, options=options)
+
+
+def test_the_adapter_of_the_user_is_not_changed(model, tokenizer):
+    adapter = wrap(model)
+    report = cite(adapter, tokenizer, ROWS, progress=False)
+    assert adapter.rows == "behind"
+    assert report.to_json() == cite(model, tokenizer, ROWS, progress=False).to_json()
 
 
 # --- the report ---------------------------------------------------------------------------------
