@@ -69,7 +69,9 @@ MEANINGS = {
     Use.KNOWN: "The model also writes the statement without any passage.",
     Use.UNUSED: "The passages do not explain why the model would write the statement.",
     Use.OTHER: "The statement depends on another passage, which the table names.",
-    Use.UNDECIDED: "The measurements are too close to a threshold.",
+    Use.UNDECIDED: (
+        "The measurements are too close to a threshold, or the model may half know the statement."
+    ),
 }
 """Maps each class to its explanation in the report."""
 
@@ -347,11 +349,12 @@ class CitationReport(DocumentedResult):
                 f"A statement depends on the passages if they raise its log-probability by at least "
                 f"{MIN_GAIN:g} nats (cannot say within {GAIN_MARGIN:g} nats). A passage was used if "
                 f"its necessity or its sufficiency is at least {MIN_GAIN_SHARE:.0%} of this gain. "
-                f"A statement without such a gain was unused if it contains a span that has at most "
-                f"{MAX_UNKNOWN_LOG_PROB:g} without any passage. It was known if every word for which the "
-                f"model would write another one has more than {MIN_WORDING_LOG_PROB:g} without any "
-                f"passage, and gains less than {MAX_WORDING_GAIN:g}. The model would not write a statement "
-                f"with less than {MIN_LOG_PROB_PER_TOKEN:g} per token with all passages."
+                f"If the gain is smaller, the unexpected spans decide: words for which the model would "
+                f"write other words without passages. The statement was unused if the log-probability of "
+                f"such a span is at most {MAX_UNKNOWN_LOG_PROB:g}, with and without passages. It was known "
+                f"if each of these spans has more than {MIN_WORDING_LOG_PROB:g} without passages, and gains "
+                f"less than {MAX_WORDING_GAIN:g} from them. The model would not write a statement with less "
+                f"than {MIN_LOG_PROB_PER_TOKEN:g} per token with all passages."
             ),
         ]
 

@@ -42,15 +42,15 @@ GAIN_SHARE_MARGIN = 0.08
 MAX_UNKNOWN_LOG_PROB = -5.0
 """Largest log-probability, with and without passages, of a span that the model did not know.
 
-The model would write it in fewer than 1 of 150 sampled answers.
+The model would write it in about 1 of 150 sampled answers, or in fewer.
 """
 MIN_WORDING_LOG_PROB = -2.3
-"""Smallest log-probability, without any passage, of a span that is only another wording.
+"""Limit above which the log-probability, without any passage, of a mere change of wording must be.
 
 The value is the logarithm of 0.1. A less likely span may be a fact that the model half knows.
 """
 MAX_WORDING_GAIN = 0.3
-"""Largest gain from the passages, in nats, of a span that is only another wording.
+"""Limit below which the gain from the passages, in nats, of a mere change of wording must be.
 
 If the passages make a span more likely, it may be a fact that the model half knows. In a test with
 planted statements, half-known values gained 0.4 to 3.2 nats.
@@ -190,10 +190,13 @@ def classify_statement(log_probs: StatementLogProbs) -> Classification:
 
 
 def _classify_independent_statement(unexpected_spans: Sequence[UnexpectedSpan]) -> tuple[Use, str]:
-    """Classify a statement that hardly depends on the passages: known anyway, unused, or cannot say.
+    """Classify a statement whose probability the passages hardly raise.
+
+    Args:
+        unexpected_spans: Spans that the model would not write without passages.
 
     Returns:
-        The class of every passage, and the reason.
+        The class of all passages, which is "known anyway", "unused" or "cannot say", and the reason.
     """
     for span in unexpected_spans:
         if span.is_unknown:
@@ -203,20 +206,24 @@ def _classify_independent_statement(unexpected_spans: Sequence[UnexpectedSpan]) 
     for span in unexpected_spans:
         if span.may_be_half_known:
             return Use.UNDECIDED, (
-                f"without the passages, the model would rather write other words than {span.text!r}, "
-                "but these are possible too"
+                f"without the passages, the model would write other words than {span.text!r}, but it may "
+                "half know these words"
             )
     return Use.KNOWN, "the model writes this statement without any passage too"
 
 
 def _classify_dependent_statement(log_probs: StatementLogProbs) -> Classification:
     """Classify the passages of a statement that depends on them."""
-    sides = [
-        _compare(max(pair) / log_probs.gain, MIN_GAIN_SHARE, GAIN_SHARE_MARGIN)
+    gain_shares = [
+        max(pair) / log_probs.gain
         for pair in zip(log_probs.necessity, log_probs.sufficiency, strict=True)
     ]
+    sides = [_compare(share, MIN_GAIN_SHARE, GAIN_SHARE_MARGIN) for share in gain_shares]
     if not any(side > 0 for side in sides):
-        reason = "the statement depends on the passages, but on none of them clearly"
+        reason = (
+            "the statement depends on the passages, but no single passage clearly explains "
+            f"{MIN_GAIN_SHARE:.0%} of the gain: the largest share is {max(gain_shares):.0%}"
+        )
         return Classification((Use.UNDECIDED,) * len(sides), reason)
     use_of_side = {1: Use.USED, 0: Use.UNDECIDED, -1: Use.OTHER}
     uses = tuple(use_of_side[side] for side in sides)

@@ -87,3 +87,10 @@ def test_a_gain_near_its_limit_is_stated():
     log_probs = StatementLogProbs(-2.0, -9.2, (-9.0,), (-2.1,), 20)
     reason = classify_statement(log_probs).reason
     assert "by 7.2 nats, which is too close to the limit of 6" in reason
+
+
+def test_the_largest_share_of_the_gain_is_stated_if_no_passage_was_clearly_used():
+    log_probs = StatementLogProbs(-2.0, -22.0, (-10.2, -4.0), (-20.0, -19.0), 20)
+    classification = classify_statement(log_probs)
+    assert classification.uses == (UNDECIDED, UNDECIDED)
+    assert "clearly explains 40% of the gain: the largest share is 41%" in classification.reason
