@@ -154,7 +154,7 @@ def _compare_column(table: ResultTable, published_index: int) -> list[ComparedNu
         tolerance = min(
             _get_tolerance(result_title, labels), MAX_RELATIVE_DIFFERENCE * abs(published_value)
         )
-        is_reproduced = _is_reproduced(result_cell, published_value, tolerance)
+        is_reproduced = _is_reproduced(result_cell, our_value, published_value, tolerance)
         comparisons.append(
             ComparedNumber(", ".join(labels), our_value, published_value, is_reproduced)
         )
@@ -197,17 +197,18 @@ def _name_result(comparison: ComparedNumber | None) -> str:
     return "yes" if comparison.is_reproduced else "no"
 
 
-def _is_reproduced(result_cell: TableCell, published_value: float, tolerance: float) -> bool | None:
+def _is_reproduced(
+    result_cell: TableCell, our_value: float, published_value: float, tolerance: float
+) -> bool | None:
     """Check whether our number agrees with the published one; None if it has too few texts."""
-    estimate = result_cell
-    if not isinstance(estimate, Estimate):
-        estimate = Estimate(_get_value(result_cell) or 0.0)
-    if estimate.n is not None and estimate.n < MIN_DISPLAYED_TEXTS:
-        return None
-    if estimate.ci95 is not None and estimate.ci95[0] <= published_value <= estimate.ci95[1]:
-        return True
+    if isinstance(result_cell, Estimate):
+        if result_cell.n is not None and result_cell.n < MIN_DISPLAYED_TEXTS:
+            return None
+        interval = result_cell.ci95
+        if interval is not None and interval[0] <= published_value <= interval[1]:
+            return True
     # The small constant allows for rounding errors.
-    return abs(estimate.value - published_value) <= tolerance + 1e-9
+    return abs(our_value - published_value) <= tolerance + 1e-9
 
 
 def _get_value(cell: TableCell) -> float | None:
