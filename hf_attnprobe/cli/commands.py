@@ -549,7 +549,7 @@ def add_study_command(parser: argparse.ArgumentParser) -> None:
         "study",
         metavar="STUDY",
         help="a Python file with a function study(steps), whose code is run; or a built-in study: "
-        "encoders, room, transfer, which-tasks; or a paper whose tables are computed: "
+        "encoders, room, transfer, which-tasks; or the experiments of a paper: "
         "jain-wallace, mohankumar, serrano-smith, tutek-snajder, wiegreffe-pinter",
     )
     parser.add_argument(

@@ -276,8 +276,8 @@ def compute_mean(values: pd.Series) -> Estimate:
 def compute_median(values: pd.Series) -> Estimate:
     """Return the median over all texts that have a value, with its 95% confidence interval.
 
-    The interval ends are order statistics. It makes no assumption about the distribution of the
-    values (Conover 1999, "Practical Nonparametric Statistics", section 3.2). With five or fewer
+    The ends of the interval are two of the values, so it makes no assumption about their distribution
+    (Conover 1999, "Practical Nonparametric Statistics", section 3.2). With five or fewer
     values, there is no interval.
 
     Args:
@@ -490,11 +490,11 @@ The rows show τ with the encoder that the paper calls "average", minus τ with 
 
 @dataclass(frozen=True)
 class _TextGroup:
-    """Texts for which an audited model predicts the same class.
+    """All texts of an audit, or those for which its model predicts one class.
 
     Attributes:
         job: The audit.
-        class_index: Index of the predicted class; None for all texts of the audit.
+        class_index: Index of the predicted class; None for all texts.
         rows: Statistics of the texts, [texts, statistics].
         classes: Class names.
     """
@@ -629,7 +629,7 @@ def _compute_performance(rows: pd.DataFrame) -> tuple[str, TableCell]:
     if not {*labelled_rows.label, *predicted_classes} <= {0, 1}:
         return "accuracy", compute_mean(labelled_rows.accuracy)
     counts = prepend_full_sample(draw_resample_counts(len(labelled_rows)))
-    # A predicted_classes class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
+    # A predicted class becomes a row of probabilities: [1, 0] for class 0, [0, 1] for class 1.
     scores = compute_weighted_metrics(
         labelled_rows.label.to_numpy(dtype=int), np.eye(2)[predicted_classes], counts
     )

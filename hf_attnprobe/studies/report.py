@@ -116,8 +116,9 @@ class StudyReport(DocumentedResult):
         Returns:
             A data frame with the columns of the table. A column of estimates is followed by three
             columns: the ends of the 95% interval ("low", "high") and the number of texts ("n"). A
-            column of published numbers is followed by a column "reproduced", which contains "yes",
-            "no" or "not compared".
+            column of published numbers is followed by a column "reproduced" (or, in a table with
+            several of them, for example "reproduced, F1 trained"), which contains "yes", "no" or "not
+            compared".
 
         Raises:
             AttnProbeError: If no table or several tables have this number or these words.

@@ -348,9 +348,9 @@ def _check_audit_tests(tests: Any) -> None:
 
 
 FIELDS_NOT_FOR_TRAINING = ("split", "test_limit", "task", "gguf_file", "token")
-"""Option fields that a training step does not accept.
+"""Fields of the option classes that training steps do not accept.
 
-Access tokens (``token``) must not be written to the study's files.
+One of them is ``token``, because access tokens must not be written to the study's files.
 """
 VERBS = {
     "train": Verb(
