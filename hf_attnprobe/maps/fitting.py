@@ -335,14 +335,15 @@ def _check_options(choosing_share: float, options: AuditOptions) -> None:
 
 
 def check_choosing_count(
-    n_texts: int, choosing_share: float, *, is_different: bool = False
+    n_texts: int, choosing_share: float, *, excludes_copies: bool = False
 ) -> None:
-    """Raise an error if so few texts would choose a map that none can be chosen.
+    """Raise an error if the texts are too few to choose a map by a share of them.
 
     Args:
         n_texts: Number of all texts.
         choosing_share: Share of the texts by which the map is chosen.
-        is_different: Whether copies of texts and blank texts are not counted.
+        excludes_copies: Whether the number excludes copies and blank texts. The message then mentions
+            different texts.
 
     Raises:
         AttnProbeError: Fewer than :data:`MIN_CHOOSING_TEXTS` texts would choose the map.
@@ -352,7 +353,7 @@ def check_choosing_count(
     n_choosing = round(choosing_share * n_texts)
     if n_choosing >= MIN_CHOOSING_TEXTS:
         return
-    noun = "different texts" if is_different else "texts"
+    noun = "different texts" if excludes_copies else "texts"
     remedy = f"Use at least {math.ceil(MIN_CHOOSING_TEXTS / choosing_share)} {noun}"
     sufficient_share = math.ceil(100 * MIN_CHOOSING_TEXTS / max(n_texts, 1)) / 100
     n_certifying = n_texts - MIN_CHOOSING_TEXTS
@@ -394,7 +395,7 @@ def _fit_prepared_map(
     )
     # Blank texts and copies are known only now.
     n_different = count_distinct_texts(audit.tokenized.texts)
-    check_choosing_count(n_different, choosing_share, is_different=True)
+    check_choosing_count(n_different, choosing_share, excludes_copies=True)
     choosing_texts = [text for text in audit.tokenized.texts if text.example_id in choosing_ids]
     certifying_texts = [text for text in audit.tokenized.texts if text.example_id in certifying_ids]
     is_prompted = adapter.lacks(AnswersFromPassage) is None

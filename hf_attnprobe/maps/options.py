@@ -12,8 +12,8 @@ PART_WEIGHTS_PER_TEXT = {"preparing": 1.0, "choosing": 2.5, "certifying": 7.5}
 """Relative duration per text of the parts of a fit, by which the progress bar estimates the time left.
 
 With SmolLM2-135M and prompts of eight sentences, a prompt took about 1 CPU second for its answer, 2.5
-for its costs and the attention of all heads, and 7.5 for its audit. For a classifier, both other
-parts contain an audit, and the model is loaded while the first part is prepared.
+for its costs and the attention of all heads, and 7.5 for its audit. For a classifier, "choosing" and
+"certifying" contain an audit each, and "preparing" includes loading the model.
 """
 REFUSED_OPTIONS = (
     "layers",
