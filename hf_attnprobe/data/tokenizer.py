@@ -90,7 +90,7 @@ _AFTER_ABBREVIATION = "|".join(
 )
 # Matches the white space after a sentence.
 _SENTENCE_END = rf"(?:[!?…]|(?<!{_AFTER_ABBREVIATION})\.)[\"'”’»)\]]*\K\s+(?=\S)(?!{SEP})"
-# Matches abbreviations of companies, after which a sentence can end.
+# Abbreviations in names of companies. A sentence can end after them, unlike after titles.
 _COMPANIES = ["inc", "corp", "co", "ltd"]
 # Matches a position after such an abbreviation. A lookbehind must not contain repetitions.
 _AFTER_COMPANY = "|".join(rf"[^\w'’](?i:{word})" for word in _COMPANIES)
@@ -127,9 +127,9 @@ def locate_sentences(text: str) -> list[tuple[int, int]]:
     r"""Locate a text's sentences by their start and end positions, in characters.
 
     A sentence ends at a line break, or at ".", "!", "?" or "…" before white space. It does not end
-    after a title, an initial or an acronym, such as "Mr.", "J." or "U.S.". The abbreviation of a
-    company, such as "Ltd.", ends a sentence only before a word with which sentences often start, such
-    as "The". No sentence starts with a lower-case letter, unless the text has no capital letters.
+    after a title, an initial or an acronym, such as "Mr.", "J." or "U.S.". In a text with capital
+    letters, no sentence starts with a lower-case letter, and the abbreviation of a company, such as
+    "Ltd.", ends a sentence only before a word with which sentences often start, such as "The".
 
     Args:
         text: the text.
