@@ -194,7 +194,7 @@ class StatementMeter:
     def measure_answer(
         self, prompt: PassagePrompt, statements: Sequence[Sequence[int]], row_number: int
     ) -> list[StatementMeasurement]:
-        """Measure the log-probability of each statement of an answer for all necessary passages.
+        """Measure each statement of an answer with all passages, without some of them, and without any.
 
         Args:
             prompt: The prompt.
@@ -309,7 +309,7 @@ class StatementMeter:
 
 def _is_punctuation(text: str) -> bool:
     """Check whether the text of a token has no letter, no digit, and no part of a character."""
-    # The replacement character U+FFFD stands for a part of a character.
+    # The replacement character U+FFFD represents a part of a character.
     return not any(char.isalnum() or char == "\ufffd" for char in text)
 
 
