@@ -488,7 +488,8 @@ def _fit_prepared_map(
 def _estimate_duration(audit: PreparedAudit, n_choosing: int, n_certifying: int) -> float:
     """Estimate the seconds until a map of a language model is chosen and certified.
 
-    The tests run on a few prompts. The choosing prompts take a certain share of this time.
+    The duration of the certifying audit is measured on a few prompts. A choosing prompt takes the
+    share of this time per prompt that follows from :data:`PART_WEIGHTS_PER_TEXT`.
 
     Args:
         audit: The prepared audit of all prompts.
