@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hf_attnprobe.core.formatting import format_number
+from hf_attnprobe.core.formatting import format_count, format_number
 from hf_attnprobe.documents.blocks import Block, InlineText, Strong
 from hf_attnprobe.statistics.estimates import MIN_DISPLAYED_TEXTS, Estimate
 from hf_attnprobe.studies.paper_tables import ResultTable, TableCell
@@ -255,7 +255,8 @@ def describe_reproduction(tables: Sequence[ResultTable]) -> list[Block]:
     )
     if n_skipped:
         total += (
-            f" Not compared: {n_skipped}, because ours has fewer than {MIN_DISPLAYED_TEXTS} texts."
+            f" Not compared: {format_count(n_skipped, 'number')}, which we measured on fewer than "
+            f"{MIN_DISPLAYED_TEXTS} texts."
         )
     return [total, items]
 

@@ -120,7 +120,7 @@ def test_numbers_from_fewer_than_ten_texts_are_not_compared():
     )
     text = make_report(replace(CORRELATION, rows=rows)).to_text(width=1000)
     assert "Reproduced: 1 of 1 published numbers." in text
-    assert "Not compared: 2, because ours has fewer than 10 texts." in text
+    assert "Not compared: 2 numbers, which we measured on fewer than 10 texts." in text
     assert "Not compared (too few texts): sst, bilstm; imdb, bilstm." in text
     assert "Not reproduced" not in text
 
