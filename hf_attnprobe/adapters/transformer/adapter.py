@@ -297,9 +297,19 @@ class TransformerAdapter(
         self.unit = level or "word"
         self.patches: PatchRemover | None = None
         if self.layout.n_keys is not None:
+            if level is not None:
+                raise AttnProbeError(
+                    f"level={level!r} chooses the units of texts, but {type(model).__name__} reads "
+                    "images. Leave out level. The units of images are chosen with region_size."
+                )
             self.patches = PatchRemover(self, region_size)
             self.unit = "patch" if region_size == 1 else "region"
             self.reads_images = True
+        elif image_size is not None or region_size != 1:
+            raise AttnProbeError(
+                "image_size and region_size are only for models that read images, but "
+                f"{type(model).__name__} reads none. Leave out these options."
+            )
         self.pads_left = needs_left_padding(model.config)
 
     @property
