@@ -281,7 +281,7 @@ FALLBACKS = {
     explain_without_boxes: r"also reads bbox, which a single text does not have",
     read_a_damaged_run_log: r"runs.json \(JSONDecodeError\), so the time of earlier runs is not counted",
     cite_with_further_columns: r"the columns source are not used",
-    train_to_guess: r"its test accuracy is 0.667, and always predicting .* has 0.667",
+    train_to_guess: r"its test accuracy is 0.667, and a model that always predicts .* reaches 0.667",
     retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",
