@@ -341,7 +341,7 @@ REGIONS = [[0], [1, 2], [3, 4], [5, 10], [6, 7, 11, 12], [8, 9, 13, 14]]
 
 
 def test_options_for_other_inputs_are_refused():
-    with pytest.raises(AttnProbeError, match="reads images. Leave out level"):
+    with pytest.raises(AttnProbeError, match="reads images"):
         wrap(make_model("ViTForImageClassification"), level="word")
     for options in ({"region_size": 2}, {"image_size": (8, 8)}):
         with pytest.raises(AttnProbeError, match="BertForSequenceClassification reads none"):
