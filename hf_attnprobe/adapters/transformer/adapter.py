@@ -229,7 +229,8 @@ class TransformerAdapter(
             answer, one of several choices, or a masked word; see `create_head`.
         dtype: Data type for all computations. None keeps the weights' type.
         level: Unit that is explained and erased, "token" or "word" (all pieces of a word,
-            represented by the first). None uses words if `prepare` receives `word_ids`.
+            represented by the first). None uses words if `prepare` receives `word_ids`. It must be
+            None for images.
         readout: Token that the prediction is read from: "first", "last", or "mean" for all tokens.
             None determines it from the attention, see `compute_row_weights`.
         mask_id: Id of the token that replaces erased tokens.
