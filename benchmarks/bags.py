@@ -95,7 +95,7 @@ def draw_positive_negative(generator, label):
 
 
 def draw_adjacent_pairs(generator, label):
-    """Draw a bag with two consecutive digits below 5 if it is positive, or two others if negative."""
+    """Draw a bag whose two digits below 5 are consecutive if it is positive, and not if negative."""
     first = int(generator.integers(0, 4))
     keys = [first, first + 1] if label else generator.choice([0, 2, 4], 2, replace=False)
     digits = [*keys, *generator.integers(5, N_DIGITS, 10)]

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import datasets
+import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from transformers import BertForSequenceClassification, LayoutLMForSequenceClassification
 
 import hf_attnprobe
@@ -80,6 +82,13 @@ def read_with_wrong_encoding(folder, patch):
 
 def read_rationales_as_sentences(folder, patch):
     load_examples([{"text": "a film", "rationale": ["film"]}], "test")
+
+
+def read_files_without_coordinates(folder, patch):
+    arrays = {"features": np.ones((2, 3)), "coords": np.ones((2, 2))}
+    save_file(arrays, folder / "a.safetensors")
+    save_file({"features": arrays["features"]}, folder / "b.safetensors")
+    load_examples([{"features": str(folder / f"{name}.safetensors")} for name in "ab"], "test")
 
 
 def train_on_blank_texts(folder, patch):
@@ -266,6 +275,7 @@ FALLBACKS = {
     read_text_files: r"each line is read as a text without a label",
     read_with_wrong_encoding: r"is valid UTF-8, but it is read as iso8859-1",
     read_rationales_as_sentences: r"column rationale is ignored",
+    read_files_without_coordinates: r"only 1 of 2 files in column 'features' have coordinates",
     train_on_blank_texts: r"1 of 3 train texts are blank; the model reads them as empty texts",
     convert_undeclared_labels: r"no column or name for 1 of the model's 2 labels \(rude\)",
     convert_long_masked_words: r"the labels of 1 texts are not single tokens",
@@ -281,7 +291,7 @@ FALLBACKS = {
     explain_without_boxes: r"also reads bbox, which a single text does not have",
     read_a_damaged_run_log: r"runs.json \(JSONDecodeError\), so the time of earlier runs is not counted",
     cite_with_further_columns: r"the columns source are not used",
-    train_to_guess: r"its test accuracy is 0.667, and always predicting .* has 0.667",
+    train_to_guess: r"its test accuracy is 0.667, and a model that always predicts .* reaches 0.667",
     retrain_with_copies: r"1 of the 3 test texts are copies of other test texts",
     leave_out_a_test: r"the test plausibility is left out: ",
     prepare_prompts: r"1 of 3 prompts .* left out[^\0]*1 of 2 prompts have no answer in the data",

@@ -21,7 +21,7 @@ from hf_attnprobe.adapters.pretrained import ScaledGradients
 from hf_attnprobe.core.errors import AttnProbeError
 from hf_attnprobe.functional.divergence import compute_shifted_probability
 from hf_attnprobe.functional.fingerprint import compute_fingerprint
-from hf_attnprobe.functional.grouped_effects import measure_in_groups
+from hf_attnprobe.functional.grouped_effects import measure_texts_in_groups
 from hf_attnprobe.protocol import (
     AttentionModelBase,
     Batch,
@@ -481,24 +481,14 @@ class PoolingAdapter(ScaledGradients, AttentionModelBase):
         Returns:
             Probabilities `[batch, instances, classes]`.
         """
-        mask = observation.batch.mask
-        attention = observation.attention[0].mean(1)[:, 0]
         before = observation.probs
-        without = before[:, None].repeat(1, mask.shape[1], 1)
-        for bag in range(len(mask)):
-            positions = mask[bag].nonzero()[:, 0]
-
-            def measure(
-                groups: list[list[int]], bag: int = bag, positions: Tensor = positions
-            ) -> Tensor:
-                sets = torch.zeros(len(groups), *mask.shape, dtype=torch.bool, device=mask.device)
-                for row, group in enumerate(groups):
-                    sets[row, bag, positions[group]] = True
-                return self.erase_inputs(observation, sets)[:, bag] - before[bag]
-
-            order = attention[bag, positions].argsort(descending=True, stable=True).tolist()
-            without[bag, positions] += measure_in_groups(order, measure, limit)
-        return without
+        changes = measure_texts_in_groups(
+            observation.batch.mask,
+            observation.attention[0].mean(1)[:, 0],
+            lambda sets: self.erase_inputs(observation, sets) - before,
+            limit,
+        )
+        return before[:, None] + changes
 
     @torch.no_grad()
     def erase_inputs(

@@ -6,6 +6,7 @@ instance). A cell contains the bag itself, or the path of a file with its featur
 """
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import datasets
     import numpy as np
 
+
+logger = logging.getLogger(__name__)
 
 INSTANCE_COLUMNS = ("features", "items")
 """Names of the column with bags: `features` has one vector per instance, `items` one integer."""
@@ -135,6 +138,13 @@ def _read_bag_paths(
     table: dict[str, list[Any]] = {"features": list(cells)}
     if not coordinates and len(file_coordinates) == len(cells):
         coordinates = file_coordinates
+    elif not coordinates and file_coordinates:
+        logger.warning(
+            "only %d of %d files in column %r have coordinates, so no coordinates are read",
+            len(file_coordinates),
+            len(cells),
+            column,
+        )
     if coordinates:
         lengths = [shape[0] for shape in shapes]
         table[COORDINATES_COLUMN] = _convert_coordinates(coordinates, lengths, rows)
@@ -399,7 +409,8 @@ def resolve_bag_paths(
         folder: the folder of the table.
 
     Returns:
-        The split, unchanged if the column does not exist or contains no strings.
+        The split, unchanged if the column does not exist or contains no strings. Blank cells
+        become None.
     """
     column = column or INSTANCE_COLUMNS[0]
     feature = source.features.get(column)
@@ -408,7 +419,7 @@ def resolve_bag_paths(
     if choose_instance_column(source.column_names) != column and column == INSTANCE_COLUMNS[0]:
         return source
     paths = [
-        None if cell is None else str(folder.resolve() / cell)
+        None if cell is None or not cell.strip() else str(folder.resolve() / cell)
         for cell in read_column(source, column)
     ]
     return source.remove_columns(column).add_column(column, paths)

@@ -78,7 +78,7 @@ from hf_attnprobe.faithfulness.scale import (
 )
 from hf_attnprobe.functional.divergence import tvd
 from hf_attnprobe.functional.erasure import compute_removal_rank
-from hf_attnprobe.functional.grouped_effects import measure_in_groups
+from hf_attnprobe.functional.grouped_effects import measure_texts_in_groups
 from hf_attnprobe.functional.intervention import draw_permutation
 from hf_attnprobe.protocol import (
     ALL,
@@ -516,7 +516,7 @@ def compute_exchange_losses(observation: Observation, draws: ReplacementDraws) -
         if limit is not None and content.sum(1).max() > limit:
             return _compute_grouped_losses(observation, draws, limit)
         is_used = content.any(0)
-        # For a large bag, each copy of these sets takes n² bytes.
+        # These sets take n² bytes for n units, so they are not copied.
         single_units = torch.eye(n_keys, dtype=torch.bool, device=content.device)[is_used]
         sets = single_units[:, None].expand(-1, len(content), -1)
         losses = torch.zeros(content.shape, dtype=torch.float64, device=content.device)
@@ -541,23 +541,13 @@ def _compute_grouped_losses(
     Returns:
         Losses ``[batch, keys]`` in [0, 1].
     """
-    content = observation.batch.content_mask
-    attention = observation.read(find_model_site(observation.model))
-    losses = torch.zeros(content.shape, dtype=torch.float64, device=content.device)
-    for text in range(len(content)):
-        positions = content[text].nonzero()[:, 0]
-
-        def measure(
-            groups: list[list[int]], text: int = text, positions: Tensor = positions
-        ) -> Tensor:
-            sets = torch.zeros(len(groups), *content.shape, dtype=torch.bool, device=content.device)
-            for row, group in enumerate(groups):
-                sets[row, text, positions[group]] = True
-            return measure_exchanges(observation, draws, sets).mean(0)[:, text, None]
-
-        order = attention[text, positions].argsort(descending=True, stable=True).tolist()
-        losses[text, positions] = measure_in_groups(order, measure, limit)[:, 0]
-    return losses
+    losses = measure_texts_in_groups(
+        observation.batch.content_mask,
+        observation.read(find_model_site(observation.model)),
+        lambda sets: measure_exchanges(observation, draws, sets).mean(0)[..., None],
+        limit,
+    )
+    return losses[..., 0].double()
 
 
 def measure_exchange_removal(

@@ -6,6 +6,7 @@ of its group's effect. This is exact if the effects of the units in a group add 
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -69,3 +70,64 @@ def measure_in_groups(
     for group, value in zip(groups, values, strict=True):
         effects[group] = value / len(group)
     return effects
+
+
+def measure_texts_in_groups(
+    is_unit: Tensor,
+    priorities: Tensor,
+    measure_sets: Callable[[Tensor], Tensor],
+    max_measurements: int,
+) -> Tensor:
+    """Measure the effects of the units of each text with a limited number of measurements per text.
+
+    Args:
+        is_unit: Positions of units, bool `[texts, keys]`.
+        priorities: Presumed importance of each unit, such as its attention, `[texts, keys]`.
+        measure_sets: Function that takes sets of units, bool `[sets, texts, keys]`, and returns the
+            effect of editing each set, `[sets, texts, values]`. Each set only has units of one text.
+        max_measurements: Largest number of measured groups per text, at least 8.
+
+    Returns:
+        The effect of each unit, `[texts, keys, values]`. Positions without a unit have the effect 0.
+
+    >>> effects = torch.tensor([[5.0, 0.0], [2.0, 3.0]])
+    >>> is_unit = torch.tensor([[True, False], [True, True]])
+    >>> measure_sets = lambda sets: (sets * effects).sum(-1, keepdim=True)
+    >>> measure_texts_in_groups(is_unit, effects, measure_sets, 8)[..., 0].tolist()
+    [[5.0, 0.0], [2.0, 3.0]]
+    """
+    rows = []
+    for text, priority in enumerate(priorities):
+        positions = is_unit[text].nonzero()[:, 0]
+        order = priority[positions].argsort(descending=True, stable=True).tolist()
+        measure = partial(_measure_groups, measure_sets, is_unit.shape, text, positions)
+        text_effects = measure_in_groups(order, measure, max_measurements)
+        row = text_effects.new_zeros(is_unit.shape[1], text_effects.shape[1])
+        row[positions] = text_effects
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def _measure_groups(
+    measure_sets: Callable[[Tensor], Tensor],
+    shape: torch.Size,
+    text: int,
+    positions: Tensor,
+    groups: list[list[int]],
+) -> Tensor:
+    """Measure the effects of groups of units of one text.
+
+    Args:
+        measure_sets: See `measure_texts_in_groups`.
+        shape: Number of texts and of keys.
+        text: Index of the text.
+        positions: Position of each unit of the text, int `[units]`.
+        groups: Indices of the units in each group.
+
+    Returns:
+        Effects `[groups, values]`.
+    """
+    sets = torch.zeros(len(groups), *shape, dtype=torch.bool, device=positions.device)
+    for row, group in enumerate(groups):
+        sets[row, text, positions[group]] = True
+    return measure_sets(sets)[:, text]

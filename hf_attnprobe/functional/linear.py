@@ -284,7 +284,7 @@ def select_candidates(attention: Tensor, scores: Tensor, mask: Tensor, logit: Te
             indices = priority.masked_fill(~(mask & is_on_side), -torch.inf).topk(n_tokens).indices
             is_selected.scatter_(1, indices, True)
     # If a side has too few tokens, `topk` also returns tokens outside the mask or on the other side.
-    # The former are discarded. Other tokens inside the mask fill the remaining slots.
+    # Tokens outside the mask are not selected. Other tokens inside the mask fill the remaining slots.
     rank = 2 * (is_selected & mask).long() + mask.long()
     return rank.topk(N_CANDIDATE_TOKENS).indices
 

@@ -827,8 +827,9 @@ class ImageReader(InputReader):
             if tuple(image.shape) != self.shape:
                 raise AttnProbeError(
                     f"expected pixels of shape {list(self.shape)} (channels, height, width), "
-                    f"but row {row} has {list(image.shape)}. All images must have the same size. "
-                    "Use an image processor that resizes or crops images to one size, such as "
+                    f"but row {row} has {list(image.shape)}. All images must have "
+                    f"{format_count(self.shape[0], 'channel')} and the same size. Use an image "
+                    "processor that resizes or crops images to one size, such as "
                     'size={"height": 224, "width": 224}.'
                 )
         return torch.stack(pixels)

@@ -143,8 +143,8 @@ def _warn_about_guessing(
     # Accuracies are stored as floating-point numbers, so equal shares can differ by rounding.
     if accuracy <= majority + 1e-9:
         logger.warning(
-            "the model is not better than guessing: its %s accuracy is %.3f, and always predicting "
-            "the most frequent label has %.3f. An audit needs a better model, so train it again in "
+            "the model is not better than guessing: its %s accuracy is %.3f, and a model that always "
+            "predicts the most frequent label reaches %.3f. An audit needs a better model, so train it again in "
             "another folder, for example with more --epochs or another --learning-rate",
             split,
             accuracy,

@@ -224,7 +224,7 @@ def test_images_of_different_sizes_after_processing_are_refused(model, image_fol
 
     sizes = np.random.default_rng(6).integers(0, 255, (2, 16, 12, 3), dtype=np.uint8)
     rows = [{"image": Image.fromarray(image[: 12 + 4 * k])} for k, image in enumerate(sizes)]
-    with refuses(r"row 1 has \[3, 16, 12\]\. All images must have the same size"):
+    with refuses(r"row 1 has \[3, 16, 12\]\. All images must have 3 channels and the same size"):
         audit((model, keep_size), rows, progress=False)
 
 

@@ -170,6 +170,10 @@ def test_wrong_files_sizes_and_columns_are_refused(bags, tmp_path):
     (tmp_path / "bag.h5").write_bytes(b"")
     with refuses("h5py|cannot read the bag"):
         load_examples([{"features": str(tmp_path / "bag.h5"), "label": 0}], "test")
+    np.save(tmp_path / "bag.npy", bags[0])
+    (tmp_path / "blank.csv").write_text("features,label\nbag.npy,0\n,1\n")
+    with refuses("path of a file in every row, but row 1 has an empty cell"):
+        load_examples(tmp_path / "blank.csv", "test")
     with refuses("--instance-column"):
         load_examples([{"slide": "a", "label": 0}], "test")
     with refuses("no column 'h'"):

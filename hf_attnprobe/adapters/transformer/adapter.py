@@ -229,7 +229,8 @@ class TransformerAdapter(
             answer, one of several choices, or a masked word; see `create_head`.
         dtype: Data type for all computations. None keeps the weights' type.
         level: Unit that is explained and erased, "token" or "word" (all pieces of a word,
-            represented by the first). None uses words if `prepare` receives `word_ids`.
+            represented by the first). None uses words if `prepare` receives `word_ids`. It must be
+            None for images.
         readout: Token that the prediction is read from: "first", "last", or "mean" for all tokens.
             None determines it from the attention, see `compute_row_weights`.
         mask_id: Id of the token that replaces erased tokens.
@@ -297,9 +298,19 @@ class TransformerAdapter(
         self.unit = level or "word"
         self.patches: PatchRemover | None = None
         if self.layout.n_keys is not None:
+            if level is not None:
+                raise AttnProbeError(
+                    f"level={level!r} chooses the units of texts, but {type(model).__name__} reads "
+                    "images. Leave out level. The units of images are chosen with region_size."
+                )
             self.patches = PatchRemover(self, region_size)
             self.unit = "patch" if region_size == 1 else "region"
             self.reads_images = True
+        elif image_size is not None or region_size != 1:
+            raise AttnProbeError(
+                "image_size and region_size are only for models that read images, but "
+                f"{type(model).__name__} reads none. Leave out these options."
+            )
         self.pads_left = needs_left_padding(model.config)
 
     @property

@@ -135,7 +135,7 @@ class Region(NamedTuple):
     end_column: int
 
     def find_pixels(self, grid: PatchGrid) -> tuple[slice, slice]:
-        """Return the rows and columns of its pixels.
+        """Return the rows and the columns of pixels that the region covers.
 
         Args:
             grid: The grid of patches.
@@ -177,9 +177,10 @@ def divide_into_regions(grid: PatchGrid, size: int) -> list[Region]:
 
 
 def repeat_pixels(pixels: Tensor, height: int, width: int) -> Tensor:
-    """Cut a picture to a size, or repeat its pixels if it is smaller.
+    """Cut an image to a size, or repeat its pixels if it is smaller.
 
-    Regions may differ by a row or a column of patches, and are exchanged nevertheless.
+    Regions can differ by one row or one column of patches. A region that replaces another one is
+    therefore changed to the size of the replaced region.
 
     Args:
         pixels: Pixels `[channels, height, width]`.
@@ -293,11 +294,10 @@ class PatchRemover:
             n_images: Number of images.
         """
         first_patch = torch.zeros(self.grid.n_rows, self.grid.n_columns, dtype=torch.int64)
-        for region in self.regions:
+        for region, position in zip(self.regions, self.find_positions(), strict=True):
             rows = slice(region.first_row, region.end_row)
             columns = slice(region.first_column, region.end_column)
-            number = region.first_row * self.grid.n_columns + region.first_column
-            first_patch[rows, columns] = self.n_special + number
+            first_patch[rows, columns] = position
         units = torch.cat([torch.arange(self.n_special), first_patch.flatten()])
         return units.to(self.transformer.model.device).expand(n_images, -1)
 

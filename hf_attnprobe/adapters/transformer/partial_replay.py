@@ -618,10 +618,11 @@ class PartialReplay:
         )
 
     def compute_scores(self, states: Tensor) -> Tensor:
-        """Compute the model's prediction scores from the states that the prediction is read from.
+        """Compute the model's prediction scores from new last hidden states.
 
         Args:
-            states: Last hidden states of these rows, `[copies, batch, rows, hidden]`.
+            states: Last hidden states of the rows that the prediction is read from, `[copies,
+                batch, rows, hidden]`.
 
         Returns:
             Prediction scores, such as logits, `[copies, batch, ...]`.
@@ -650,8 +651,8 @@ class PartialReplay:
         """Compute the last hidden states after erasing some keys from all attention.
 
         The weights of these keys are set to 0 in all layers, heads and rows. All other weights
-        keep their recorded values, or are divided by their sum. No row reads an erased token, so
-        that its row is left out.
+        keep their recorded values, or are scaled up. No row reads an erased token, so the rows of
+        erased tokens are left out.
 
         Args:
             texts: Index of the text for each set of erased keys, int `[sets]`.
@@ -721,7 +722,7 @@ class PartialReplay:
         weights = attention[texts, heads, queries, keys[:, None, None]] * is_key[:, None, None]
         if not renormalise:
             return weights
-        # A query does not attend to keys that it cannot see, so that these do not change the sums.
+        # The weights of keys that a query cannot see are 0, so they do not change the sums.
         sums = attention.sum(-1, keepdim=True)[texts, heads, queries, 0]
         return normalise(weights) * sums
 

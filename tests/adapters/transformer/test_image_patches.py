@@ -340,6 +340,14 @@ REGIONS = [[0], [1, 2], [3, 4], [5, 10], [6, 7, 11, 12], [8, 9, 13, 14]]
 """Patches of each region of an image with 3 × 5 patches."""
 
 
+def test_options_for_other_inputs_are_refused():
+    with pytest.raises(AttnProbeError, match="reads images"):
+        wrap(make_model("ViTForImageClassification"), level="word")
+    for options in ({"region_size": 2}, {"image_size": (8, 8)}):
+        with pytest.raises(AttnProbeError, match="BertForSequenceClassification reads none"):
+            wrap(tiny_models.bert(), **options)
+
+
 def test_attention_to_a_region_is_the_sum_over_its_patches(region_case):
     name, _, adapter, observation = region_case
     n_special, content = adapter.patches.n_special, observation.batch.content_mask[0]
