@@ -55,7 +55,6 @@ from hf_attnprobe.statistics.wording import (
     build_wording,
     find_unit_names,
     rename_audited_units,
-    rename_units,
 )
 
 
@@ -411,24 +410,22 @@ def render_card(card: CardContent) -> str:
             ),
         )
     )
-    if checkpoint.reads_bags:
-        units = [audit.provenance.get("instance") for audit in card.audits]
-        unit = next(filter(None, units), "instance")
-        parts = text.split("```")
-        # Every second part is code.
-        parts[::2] = [rename_units(part, unit) for part in parts[::2]]
-        text = "```".join(parts)
     # No name in the text can look like the comment that ends the generated part.
     return text.replace("<!--", "&lt;!--")
 
 
 def _choose_renaming(card: CardContent) -> Callable[[str], str]:
-    """Return a function that renames words and texts in sentences about all audits of a card.
+    """Return a function that renames words and texts in sentences about the model of a card.
 
-    If the audits have different units, such as words and tokens, the sentences are about words.
+    The new names are those of the audits. If the model was not audited, or if its audits have
+    different units, such as words and tokens, the sentences are about words, or about the instances
+    of bags if the model reads bags.
     """
     names = {find_unit_names(audit.provenance) for audit in card.audits}
-    provenance = card.audits[0].provenance if len(names) == 1 else {}
+    if len(names) == 1:
+        provenance = card.audits[0].provenance
+    else:
+        provenance = {"instance": "instance"} if card.checkpoint.reads_bags else {}
     return partial(rename_audited_units, provenance=provenance)
 
 

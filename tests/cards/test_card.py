@@ -298,3 +298,16 @@ def test_a_card_about_images_says_patches_and_images():
     assert "All numbers on this page hold for these images" in rendered
     (result,) = [r for r in build_eval_results(of_images) if "measure" in (r.metric_args or {})]
     assert "when each patch is exchanged for a patch of an image" in result.metric_args["measure"]
+
+
+def test_a_card_about_bags_renames_no_name_of_the_user():
+    config = CONFIG | {
+        "inputs": "features",
+        "feature_size": 8,
+        "id2label": {"0": "text", "1": "no text"},
+    }
+    rendered = update_readme(None, card(name="word", config=config))
+    assert "- Classes: `text`, `no text`" in rendered
+    assert "An encoder turns the instances into states" in rendered
+    assert "All numbers on this page hold for these bags" in rendered
+    assert 'name = "word"' in rendered and "--model word" in rendered
