@@ -402,7 +402,10 @@ def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
         advice += f" {TRAIN_FURTHER_ADVICE}"
     if report.evidence is not None and report.evidence.default_classes:
         names = ", ".join(report.evidence.default_classes)
-        advice += f" Those predicted {names} do not count, because they have nothing to highlight."
+        advice += (
+            f" {texts.capitalize()} that are predicted as {names} do not count, because they contain "
+            "nothing to highlight."
+        )
     return advice
 
 
