@@ -21,6 +21,7 @@ from hf_attnprobe.reports.score_verdict import (
 )
 from hf_attnprobe.reports.verdict import (
     MAIN_QUESTION,
+    compute_answer,
     format_conclusion,
 )
 from hf_attnprobe.statistics.differences import Comparison
@@ -199,7 +200,7 @@ class AuditResult:
 
         Unlike :attr:`answer`, it is about attention even if the audit evaluates user-provided scores.
         """
-        return self.attention_conclusion.answer
+        return compute_answer(self.findings)
 
     @property
     def attention_score(self) -> Estimate:

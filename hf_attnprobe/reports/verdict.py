@@ -172,6 +172,18 @@ def iterate_attention_findings(
             yield grade_measurement(key, rule, measurement, question_set.min_texts)
 
 
+def compute_answer(findings: Sequence[Finding]) -> Answer:
+    """Return the audit's main answer: whether attention explains the predictions.
+
+    The answer is "cannot say" unless the model is certainly better than always predicting the
+    majority class. Otherwise, there is nothing to explain. Accuracy has no other influence.
+
+    Args:
+        findings: the audit's findings.
+    """
+    return conclude(findings).answer
+
+
 def format_conclusion(findings: Sequence[Finding], words: Wording = CLASS_WORDING) -> str | None:
     """Return the main question with its answer and the reason.
 
