@@ -271,17 +271,17 @@ def has_findings(readme: str | None) -> bool:
     )
 
 
-def list_removed_audits(existing: str | None, card: CardContent) -> list[str]:
+def list_removed_audits(readme: str | None, card: CardContent) -> list[str]:
     """List the data sets of audits that an existing README contains, but a new card does not.
 
     Args:
-        existing: the existing README; None if there is none.
+        readme: the existing README; None if there is none.
         card: content of the new card.
 
     Returns:
         Data sets with their split, such as "sst (test)", each once.
     """
-    earlier_audits = _name_audits(_get_results(read_card(existing or "").data))
+    earlier_audits = _name_audits(_get_results(read_card(readme or "").data))
     new_audits = _name_audits(build_eval_results(card))
     return [name for name in earlier_audits if name not in new_audits]
 
