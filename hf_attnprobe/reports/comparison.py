@@ -350,7 +350,7 @@ def describe_answer_change(comparison: AuditComparison, audit_index: int) -> str
             faithful_index = audit_index if difference.value > 0 else 0
             sentences.append(f"Faithfulness is higher for {comparison.names[faithful_index]}.")
         else:
-            sentences.append("Their faithfulness cannot be told apart.")
+            sentences.append(f"Their faithfulness {UNCLEAR_DIFFERENCE_TEXT}.")
     for k in pair:
         (other_index,) = {*pair} - {k}
         is_weaker = _is_weaker(comparison.answers[k], comparison.answers[other_index])
