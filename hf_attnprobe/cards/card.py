@@ -8,7 +8,7 @@ are combined. For all other fields, the user's value has priority.
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -642,6 +642,7 @@ class PublishedRows:
         conclusion: the main question with its answer as one sentence; None without evidence.
         files: Parquet file names by split of the published data set.
         other_files: names of the other files in the folder.
+        provenance: the audit's settings, which name its units and inputs.
     """
 
     config: str
@@ -653,6 +654,15 @@ class PublishedRows:
     conclusion: str | None
     files: dict[str, str]
     other_files: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def rename_units(self, sentences: str) -> str:
+        """Replace words and texts in sentences by the names of the audit's units and inputs.
+
+        Args:
+            sentences: prose about the audit.
+        """
+        return rename_audited_units(sentences, self.provenance)
 
     @property
     def has_copies(self) -> bool:

@@ -470,6 +470,7 @@ def build_rows_files(
                 conclusion=_format_audit_conclusion(audit.report),
                 files={ROWS_SPLIT: rows_file} if rows_file in audit_files else {},
                 other_files=tuple(name for name in PUBLISHED_AUDIT_FILES if name in audit_files),
+                provenance=audit.report.provenance,
             )
         )
     readme = render_rows_readme(repository, model_id, published_rows, license)
