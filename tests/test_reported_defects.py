@@ -69,7 +69,7 @@ def made(rows, tokenizer, model=None, **options):
 )
 def test_a_shown_text_has_a_number_for_each_token(wrong):
     with pytest.raises(
-        ValueError, match=r"text 3 needs one score per token for each ranking, 2 in total"
+        ValueError, match=r"each ranking of text 3 must have one score per token, which makes 2"
     ):
         HighlightedText(3, ("a", "b"), "x", None, None, None, **wrong)
 

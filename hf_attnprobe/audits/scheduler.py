@@ -616,9 +616,9 @@ def summarise_work(
         seed: Seed for the random text order.
 
     Returns:
-        Numbers that the report saves and displays. The caller adds the entry "seconds", the time of
-        all runs in the output folder, and further entries. A run is one test on one text at one site (a head or a group of
-        heads); a full audit would have "runs_of_full_audit" runs.
+        Numbers that the report saves and displays. The callers add further entries, such as "seconds",
+        the time of all runs in the output folder. A run is one test on one text at one site (a head or
+        a group of heads); a full audit would have "runs_of_full_audit" runs.
     """
     n_sites = sum(len(sites) for sites in sites_by_test.values())
     return {

@@ -112,7 +112,7 @@ MAP_TESTS = ("exchange", "scale", "erasure", "sources")
 """Names of the tests that compare a fitted attention map with attention."""
 
 MAX_BATCH_NUMBERS = 2**23
-"""Largest number of numbers in a batch of bags with several bags. In float64, they take 64 MiB."""
+"""Largest number of values in a batch of several bags. In float64, these values take 64 MiB."""
 MAP_FINGERPRINT_KEY = "map_fingerprint"
 """Key in an audit's identity for the hash of a fitted map whose scores are in the rows."""
 NEW_MAP_ADVICE = (
@@ -501,6 +501,8 @@ def _limit_bag_batches(
     if max_edits is not None and max(shape[0] for shape in shapes) > max_edits:
         # The instances are edited in groups, which differ between bags.
         limit = 1
+    # An adapter of the user may have a smaller limit. An earlier audit may have set another limit.
+    limit = min(limit, type(adapter).max_batch_size or limit)
     adapter.max_batch_size = limit if limit < batch_size else type(adapter).max_batch_size
 
 

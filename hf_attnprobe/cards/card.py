@@ -8,7 +8,7 @@ are combined. For all other fields, the user's value has priority.
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -55,7 +55,6 @@ from hf_attnprobe.statistics.wording import (
     build_wording,
     find_unit_names,
     rename_audited_units,
-    rename_units,
 )
 
 
@@ -272,17 +271,17 @@ def has_findings(readme: str | None) -> bool:
     )
 
 
-def list_removed_audits(existing: str | None, card: CardContent) -> list[str]:
+def list_removed_audits(readme: str | None, card: CardContent) -> list[str]:
     """List the data sets of audits that an existing README contains, but a new card does not.
 
     Args:
-        existing: the existing README; None if there is none.
+        readme: the existing README; None if there is none.
         card: content of the new card.
 
     Returns:
         Data sets with their split, such as "sst (test)", each once.
     """
-    earlier_audits = _name_audits(_get_results(read_card(existing or "").data))
+    earlier_audits = _name_audits(_get_results(read_card(readme or "").data))
     new_audits = _name_audits(build_eval_results(card))
     return [name for name in earlier_audits if name not in new_audits]
 
@@ -411,24 +410,22 @@ def render_card(card: CardContent) -> str:
             ),
         )
     )
-    if checkpoint.reads_bags:
-        units = [audit.provenance.get("instance") for audit in card.audits]
-        unit = next(filter(None, units), "instance")
-        parts = text.split("```")
-        # Every second part is code.
-        parts[::2] = [rename_units(part, unit) for part in parts[::2]]
-        text = "```".join(parts)
     # No name in the text can look like the comment that ends the generated part.
     return text.replace("<!--", "&lt;!--")
 
 
 def _choose_renaming(card: CardContent) -> Callable[[str], str]:
-    """Return a function that renames words and texts in sentences about all audits of a card.
+    """Return a function that renames words and texts in sentences about the model of a card.
 
-    If the audits have different units, such as words and tokens, the sentences are about words.
+    The new names are those of the audits. If the model was not audited, or if its audits have
+    different units, such as words and tokens, the sentences are about words, or about the instances
+    of bags if the model reads bags.
     """
     names = {find_unit_names(audit.provenance) for audit in card.audits}
-    provenance = card.audits[0].provenance if len(names) == 1 else {}
+    if len(names) == 1:
+        provenance = card.audits[0].provenance
+    else:
+        provenance = {"instance": "instance"} if card.checkpoint.reads_bags else {}
     return partial(rename_audited_units, provenance=provenance)
 
 
@@ -645,6 +642,7 @@ class PublishedRows:
         conclusion: the main question with its answer as one sentence; None without evidence.
         files: Parquet file names by split of the published data set.
         other_files: names of the other files in the folder.
+        provenance: the audit's settings, which name its units and inputs.
     """
 
     config: str
@@ -656,6 +654,15 @@ class PublishedRows:
     conclusion: str | None
     files: dict[str, str]
     other_files: tuple[str, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def rename_units(self, sentences: str) -> str:
+        """Replace words and texts in sentences by the names of the audit's units and inputs.
+
+        Args:
+            sentences: prose about the audit.
+        """
+        return rename_audited_units(sentences, self.provenance)
 
     @property
     def has_copies(self) -> bool:

@@ -256,12 +256,12 @@ def run_evaluate_scores(arguments: dict[str, Any]) -> int:
 
     from hf_attnprobe.audits.api import evaluate_scores
     from hf_attnprobe.reports.ci_gate import (
-        COMPARABLE_SCORES_OF_USERS,
+        COMPARABLE_USER_SCORES,
         list_failures,
         parse_conditions,
     )
 
-    fail_conditions = parse_conditions(arguments["fail_on"], scores=COMPARABLE_SCORES_OF_USERS)
+    fail_conditions = parse_conditions(arguments["fail_on"], scores=COMPARABLE_USER_SCORES)
     report = evaluate_scores(scores=arguments["scores"], **audit_arguments)
     _print_audit(report, arguments)
     return _print_failures(list_failures(report, fail_conditions))

@@ -173,6 +173,12 @@ def load_audits(
     return audits
 
 
+def _format_audit_conclusion(report: Report) -> str | None:
+    """Return the question about attention with its answer, in terms of the audit's units and inputs."""
+    conclusion = format_conclusion(report.findings, report.words)
+    return None if conclusion is None else report.rename_units(conclusion)
+
+
 def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
     """Summarise an audit for a model card.
 
@@ -181,15 +187,14 @@ def summarize_audit(audit: AuditFolder, model_id: str) -> AuditSummary:
         model_id: Public model name.
     """
     report = audit.report
-    conclusion = format_conclusion(report.findings, report.words)
     return AuditSummary(
         data=audit.data,
         split=report.dataset.split,
         n_texts=report.n,
         n_distinct=report.n_distinct,
-        n_answered=report.n_answered,
+        n_answered=report.attention_conclusion.n,
         seed=report.seed,
-        conclusion=None if conclusion is None else report.rename_units(conclusion),
+        conclusion=_format_audit_conclusion(report),
         answer=report.attention_answer,
         command=_format_audit_command(audit, model_id),
         has_pairs=PAIR_NAME_SEPARATOR in (report.provenance.get("text_columns") or ""),
@@ -461,10 +466,11 @@ def build_rows_files(
                 split=audit.report.dataset.split,
                 n_texts=audit.report.n,
                 n_distinct=audit.report.n_distinct,
-                n_answered=audit.report.n_answered,
-                conclusion=format_conclusion(audit.report.findings, audit.report.words),
+                n_answered=audit.report.attention_conclusion.n,
+                conclusion=_format_audit_conclusion(audit.report),
                 files={ROWS_SPLIT: rows_file} if rows_file in audit_files else {},
                 other_files=tuple(name for name in PUBLISHED_AUDIT_FILES if name in audit_files),
+                provenance=audit.report.provenance,
             )
         )
     readme = render_rows_readme(repository, model_id, published_rows, license)

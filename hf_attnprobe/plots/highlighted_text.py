@@ -155,8 +155,8 @@ class HighlightedText:
         has_valid_positions = positions <= set(range(n_units))
         if not has_valid_lengths or not has_valid_positions:
             raise ValueError(
-                f"text {self.example_id} needs one score per token for each ranking, {n_units} in "
-                f"total, and only positions from 0 to {n_units - 1}."
+                f"each ranking of text {self.example_id} must have one score per token, which makes "
+                f"{n_units}, and all positions must be from 0 to {n_units - 1}"
             )
 
     @property

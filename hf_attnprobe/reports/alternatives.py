@@ -50,7 +50,8 @@ def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
 
     A ranking passes if its faithfulness gets the answer yes, and is larger than the faithfulness of
     attention. If attention has the larger faithfulness, it fails for another reason, such as its path
-    share, and no ranking is recommended. Both numbers are computed from the same texts. Because up to
+    share, and no ranking is recommended. If the audit evaluates user-provided scores, they take the role
+    of attention. Both numbers are computed from the same texts. Because up to
     four rankings are compared on these texts, the interval of the best one is slightly optimistic.
     ``fit_map`` certifies a map on other texts than those by which the map was chosen.
 
@@ -69,11 +70,11 @@ def find_passing_ranking(report: AuditResult) -> MeasuredRanking | None:
     if fitted_map is not None and grade_ranking(report, fitted_map) == Answer.YES:
         return fitted_map
     score = conclusion.score
-    attention_faithfulness = -math.inf if score is None else score.value
+    audited_faithfulness = -math.inf if score is None else score.value
     passing = []
     for name in RECOMMENDED_RANKINGS:
         ranking = measure_ranking(report, name)
-        if ranking is None or ranking.faithfulness.value <= attention_faithfulness:
+        if ranking is None or ranking.faithfulness.value <= audited_faithfulness:
             continue
         if grade_ranking(report, ranking) == Answer.YES:
             passing.append(ranking)
@@ -118,10 +119,14 @@ def grade_ranking(report: AuditResult, ranking: MeasuredRanking) -> Answer:
 
 
 def get_ranking_labels(report: AuditResult) -> dict[str, str]:
-    """Map the name of each ranking in the rows to its label in reports.
+    """Return the labels that reports print for rankings, such as "attention × gradient".
 
     Args:
         report: Result of an audit.
+
+    Returns:
+        The label of each ranking. The keys are the names of the rankings in the rows, such as
+        "product".
     """
     labels = {"attention": "attention", **COMPARED_RANKINGS}
     if report.evaluates_scores:

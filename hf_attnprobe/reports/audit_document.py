@@ -493,16 +493,26 @@ def _describe_rule(finding: Finding, words: Wording) -> list[str]:
     ]
 
 
+ATTENTION_QUESTIONS_NOTE = (
+    "These questions are about the model and its attention, with which the scores are compared. The "
+    "answer about the scores is at the top of this report."
+)
+"""Sentences above the questions in a report about user-provided scores."""
+
+
 def build_questions_section(report: AuditResult) -> Section:
     """Build the section that contains a block for each question, followed by its charts.
 
-    Charts that belong to no question come last.
+    Charts that belong to no question come last. The questions are about attention even if the audit
+    evaluates user-provided scores.
 
     Args:
         report: the audit's result.
     """
     charts = build_site_charts(report)
     blocks: list[Block] = []
+    if report.evaluates_scores and report.findings:
+        blocks.append(ATTENTION_QUESTIONS_NOTE)
     displayed_keys: set[str] = set()
     for finding in report.findings:
         question = ALL_QUESTIONS.get(finding.rule)

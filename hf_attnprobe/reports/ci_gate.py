@@ -134,13 +134,13 @@ def _select_score(finding: Finding) -> tuple[float, tuple[float, float]]:
 COMPARABLE_SCORES = ("accuracy", *ALL_QUESTIONS)
 """Names of the scores that ``--fail-on`` can compare with a limit, as in "faithfulness<.5"."""
 
-COMPARABLE_SCORES_OF_USERS = (
+COMPARABLE_USER_SCORES = (
     "accuracy",
     *(key for key, question in ALL_QUESTIONS.items() if question.role in ("score", "part")),
 )
-"""Names of the scores that ``--fail-on`` can compare with a limit if user-provided scores are evaluated.
+"""Names of the scores that ``attnprobe evaluate-scores --fail-on`` can compare with a limit.
 
-Faithfulness and its parts are then those of the user-provided scores.
+They are the model's accuracy, and the faithfulness of the user-provided scores with its parts.
 """
 
 

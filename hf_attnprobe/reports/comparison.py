@@ -350,7 +350,7 @@ def describe_answer_change(comparison: AuditComparison, audit_index: int) -> str
             faithful_index = audit_index if difference.value > 0 else 0
             sentences.append(f"Faithfulness is higher for {comparison.names[faithful_index]}.")
         else:
-            sentences.append("Their faithfulness cannot be told apart.")
+            sentences.append(f"Their faithfulness {UNCLEAR_DIFFERENCE_TEXT}.")
     for k in pair:
         (other_index,) = {*pair} - {k}
         is_weaker = _is_weaker(comparison.answers[k], comparison.answers[other_index])
@@ -430,8 +430,9 @@ def _build_audits_table(comparison: AuditComparison) -> Table:
         page = comparison.pages[k] if comparison.pages else ""
         name = Link(comparison.names[k], page) if page else comparison.names[k]
         numbers = [_format_score(report, key) for key in columns]
-        n_texts: Cell = report.n_answered or report.n
-        if report.n_answered in (0, report.n_distinct) and report.n_distinct < report.n:
+        n_answered = report.attention_conclusion.n
+        n_texts: Cell = n_answered or report.n
+        if n_answered in (0, report.n_distinct) and report.n_distinct < report.n:
             n_texts = format_distinct_count(report.n, report.n_distinct)
         rows.append([name, str(report.attention_answer), *numbers, UserText(report.model), n_texts])
     head = ["audit", "explains?", *columns, "model", "texts"]

@@ -85,10 +85,13 @@ SCORES_NOT_MEASURED_REASON = (
 """Reason for the answer "cannot say" if user-provided scores have no faithfulness."""
 
 NO_OWN_ANSWER_REASON = (
-    "The model itself generates none of the {n} provided answers, so its attention cannot explain "
+    "The model itself generates none of the {n} provided answers, so {explanation} cannot explain "
     "them. Omit the answers to audit those that the model generates."
 )
-"""Reason for the answer "cannot say" if the model generates none of the answers of the user."""
+"""Reason for the answer "cannot say" if the model generates none of the answers of the user.
+
+``{explanation}`` is replaced by "its attention" or "the scores".
+"""
 
 
 COMMAND_INTRODUCTION = (
@@ -235,7 +238,7 @@ def explain_verdict(report: AuditResult) -> str:
         )
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
-        return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
+        return NO_OWN_ANSWER_REASON.format(n=own_answers.n, explanation="its attention")
     if not any(finding.is_about_attention for finding in report.findings):
         conclusion = conclude(report.findings)
         # A model that predicts no better than guessing needs no further tests.
@@ -257,7 +260,7 @@ def _explain_scores_answer(report: AuditResult) -> str:
     conclusion = report.conclusion
     own_answers = index_by_rule(report.findings).get("own")
     if own_answers is not None and own_answers.value == 0:
-        return NO_OWN_ANSWER_REASON.format(n=own_answers.n)
+        return NO_OWN_ANSWER_REASON.format(n=own_answers.n, explanation="the scores")
     if conclusion.score is None and not conclusion.is_closed:
         tests = join_words(conclusion.question_set.required_tests)
         return SCORES_NOT_MEASURED_REASON.format(tests=tests, n=MIN_DISPLAYED_TEXTS)

@@ -358,9 +358,10 @@ def _scale_text_count(report: AuditResult, finding: Finding, n_texts: int) -> in
 
 
 def _limit_to_available(report: AuditResult, n_needed: int) -> int:
-    """Return how many texts to suggest, if a data set may have fewer than would be sufficient.
+    """Limit a suggested number of texts to the size of the data set, if this may settle the answer.
 
     If the audit has too few texts for any answer, all texts of the data set may be sufficient.
+    Otherwise, the number is unchanged, because fewer texts than needed would leave the answer open.
     """
     n_available = report.provenance.get("n_available", n_needed)
     min_texts = get_min_texts(report.words)
@@ -373,6 +374,9 @@ def _limit_to_available(report: AuditResult, n_needed: int) -> int:
 def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
     """Explain why a larger limit would not provide enough texts; None if it would.
 
+    The number of texts in the data set is unknown for audits from earlier versions. A larger limit is
+    then assumed to provide more texts if the audit read as many texts as its limit allowed.
+
     Args:
         report: the audit's result.
         n_needed: number of texts that should settle the answer.
@@ -383,11 +387,13 @@ def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
     limit = report.provenance.get("asked_for", {}).get("test_limit")
     n_read = report.n + report.provenance.get("skipped_empty", 0)
     n_available = report.provenance.get("n_available", math.inf)
-    if limit is not None and n_read >= limit and n_needed <= n_available:
+    # An audit may read fewer texts than its limit, because it leaves out texts with undefined logits.
+    is_limited = limit is not None and (n_read >= limit or limit < n_available < math.inf)
+    if is_limited and n_needed <= n_available:
         return None
     texts = report.words.texts
     advice = f"This audit used all available {texts}. Add more of them."
-    if n_read < n_available < math.inf:
+    if is_limited and n_available > n_read:
         advice = (
             f"An answer may need about {report.words.format_text_count(n_needed)}, but the data set "
             f"contains only {n_available:,}. Add more of them."
@@ -396,7 +402,10 @@ def _explain_missing_texts(report: AuditResult, n_needed: int) -> str | None:
         advice += f" {TRAIN_FURTHER_ADVICE}"
     if report.evidence is not None and report.evidence.default_classes:
         names = ", ".join(report.evidence.default_classes)
-        advice += f" Those predicted {names} do not count, because they have nothing to highlight."
+        advice += (
+            f" {texts.capitalize()} that are predicted as {names} do not count, because they contain "
+            "nothing to highlight."
+        )
     return advice
 
 

@@ -308,10 +308,7 @@ def assemble_report(rows: Rows, *, notes: Sequence[str] = (), **facts: Any) -> R
         provenance=provenance,
         statistics=statistics,
         comparisons=compare_rankings(distinct_rows, seed=report.seed, **comparison_options),
-        findings=tuple(
-            dataclasses.replace(finding, sentence=report.rename_units(finding.sentence))
-            for finding in findings
-        ),
+        findings=report.rename_units_in_findings(findings),
         contradictions=tuple(find_contradictions(rows, load_readings(), is_number=words.is_number)),
         notes=(
             *describe_stopping(stopping),

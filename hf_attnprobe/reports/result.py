@@ -4,7 +4,7 @@ All functions that describe an audit take an :class:`AuditResult`. The subclass
 :class:`hf_attnprobe.reports.report.Report` adds the output formats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -122,6 +122,16 @@ class AuditResult:
         """
         return rename_audited_units(sentences, self.provenance)
 
+    def rename_units_in_findings(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Return findings whose sentences contain the names of this audit's units and inputs.
+
+        Args:
+            findings: findings about this audit.
+        """
+        return tuple(
+            replace(finding, sentence=self.rename_units(finding.sentence)) for finding in findings
+        )
+
     @property
     def predicts(self) -> str:
         """Description of the predictions."""
@@ -134,7 +144,7 @@ class AuditResult:
 
     @property
     def question(self) -> str:
-        """Question that the answer is about."""
+        """Main question of the audit, which :attr:`answer` answers."""
         return SCORES_QUESTION if self.evaluates_scores else MAIN_QUESTION
 
     @cached_property
@@ -145,44 +155,60 @@ class AuditResult:
         """
         if not self.evaluates_scores:
             return self.findings
-        return compute_score_findings(
+        score_findings = compute_score_findings(
             self.findings,
             self.evidence,
             self.words,
             rules=self.rules,
             unsupported_tests=self.provenance.get(UNSUPPORTED_TESTS_KEY, ()),
         )
+        return self.rename_units_in_findings(score_findings)
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """The answer with its reasons."""
+        """Verdict of the audit: the answer to its main question, with the reasons."""
         question_set = choose_score_question_set(self.words) if self.evaluates_scores else None
         return conclude(self.answer_findings, question_set)
 
     @property
     def answer(self) -> Answer:
-        """Whether attention explains the predictions or, if there are any, the user-provided scores."""
+        """Answer to the main question: whether attention explains the predictions.
+
+        If the audit evaluates user-provided scores, the answer states whether these scores explain the
+        predictions.
+        """
         return self.conclusion.answer
 
     @property
     def score(self) -> Estimate:
         """Faithfulness, from 0 (random order of the tokens) to 1 (best order).
 
-        It is that of the user-provided scores if the audit evaluates any, otherwise that of attention.
-        Its ``n`` is 0 if faithfulness was not measured.
+        If the audit evaluates user-provided scores, this is the faithfulness of the scores, otherwise
+        the faithfulness of attention. Its ``n`` is 0 if faithfulness was not measured.
         """
         score = self.conclusion.score
         return NO_ESTIMATE if score is None else score.estimate
 
+    @cached_property
+    def attention_conclusion(self) -> Conclusion:
+        """Verdict about attention, even if the audit evaluates user-provided scores."""
+        return conclude(self.findings)
+
     @property
     def attention_answer(self) -> Answer:
-        """Whether attention explains the predictions, also if the audit evaluates other scores."""
+        """Answer to the question whether attention explains the predictions.
+
+        Unlike :attr:`answer`, it is about attention even if the audit evaluates user-provided scores.
+        """
         return compute_answer(self.findings)
 
     @property
     def attention_score(self) -> Estimate:
-        """Faithfulness of attention, also if the audit evaluates other scores."""
-        score = conclude(self.findings).score
+        """Faithfulness of attention.
+
+        Unlike :attr:`score`, it is about attention even if the audit evaluates user-provided scores.
+        """
+        score = self.attention_conclusion.score
         return NO_ESTIMATE if score is None else score.estimate
 
     @property

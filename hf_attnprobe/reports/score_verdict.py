@@ -1,7 +1,8 @@
 """The verdict about user-provided scores: whether they explain the predictions.
 
-It follows from the faithfulness of the scores, by the same thresholds as that of attention. The path
-share and the effects of edited attention are properties of attention, so they play no role here.
+The verdict follows from the faithfulness of the scores, which has the same thresholds as the
+faithfulness of attention. The path share and the effects of edited attention are properties of attention,
+so they play no role here.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ SCORES_CLAUSES = {
     Answer.NO: "the scores are only {value:.0%} of the way from a random order of the {units} to the "
     "best one",
 }
-"""Maps each grade of the scores' faithfulness to a clause that states it."""
+"""Maps each grade of the scores' faithfulness to a clause that explains the grade."""
 
 SCORES_PART_MEANINGS = {
     "importance": "whether {units} with higher scores matter more for the prediction",
@@ -54,7 +55,7 @@ SCORES_PART_MEANINGS = {
     "drop": "whether the answer depends on the {units} with the highest scores",
     "source": "whether the highest score is on the one of the {units} that the answer depends on",
 }
-"""Maps each part of the scores' faithfulness to a clause that states what it measures."""
+"""Maps each part of the scores' faithfulness to a clause that states what the part measures."""
 
 
 def build_score_question_set(question_set: QuestionSet, parts: Sequence[Part]) -> QuestionSet:
@@ -82,13 +83,13 @@ def build_score_question_set(question_set: QuestionSet, parts: Sequence[Part]) -
 
 
 CLASSIFIER_SCORE_SET = build_score_question_set(CLASSIFIER_SET, CLASSIFIER_PARTS)
-"""Questions about user-provided scores for classifiers."""
+"""Questions that decide whether user-provided scores explain the predictions of a classifier."""
 ANSWER_SCORE_SET = build_score_question_set(ANSWER_SET, ANSWER_PARTS)
-"""Questions about user-provided scores for language models that answer from a passage."""
+"""Questions that decide whether user-provided scores explain the answers of a language model."""
 
 
 def choose_score_question_set(words: Wording) -> QuestionSet:
-    """Choose the questions about user-provided scores for a type of model.
+    """Choose the questions that a verdict about user-provided scores requires for a type of model.
 
     Args:
         words: wording for this prediction type.

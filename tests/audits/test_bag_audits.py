@@ -21,6 +21,7 @@ from hf_attnprobe import (
 )
 from hf_attnprobe.adapters import pooling
 from hf_attnprobe.audits import setup
+from hf_attnprobe.reports.result import convert_report_to_json
 from hf_attnprobe.training.run import train
 from tests.helpers.bag_models import (
     BypassAdapter,
@@ -103,6 +104,11 @@ def test_bags_in_files_and_bags_one_by_one_give_the_same_rows(report, tmp_path, 
     adapter = GatedAdapter(set_key_weights(GatedPooling()))
     from_files = audit(adapter, str(tmp_path), ["exchange", "correlation"], progress=False)
     assert adapter.max_batch_size == 1
+    # The limit of an adapter is not raised.
+    monkeypatch.setattr(GatedAdapter, "max_batch_size", 1)
+    monkeypatch.setattr(setup, "MAX_BATCH_NUMBERS", 1_000)
+    audit(adapter, rows, "correlation", progress=False)
+    assert adapter.max_batch_size == 1
     keys = ["test", "statistic", "layer", "head", "example_id"]
     expected, actual = (
         each.to_pandas().set_index(keys).value.sort_index() for each in (report, from_files)
@@ -122,6 +128,16 @@ def test_a_report_states_that_instances_were_edited_in_groups(monkeypatch):
     assert 0 < n_large < 12 and "only the 3 patches with most attention" in note
     exact = audit(GatedAdapter(set_idle_weights(GatedPooling())), rows, "scale", progress=False)
     assert not [note for note in exact.notes if "in groups" in note]
+
+
+def test_findings_about_scores_of_instances_are_about_bags():
+    rows = make_bags(8, 0)
+    scores = [[1.0] * len(row["features"]) for row in rows]
+    adapter = GatedAdapter(set_key_weights(GatedPooling()))
+    report = evaluate_scores(adapter, rows, scores, ["scale"], progress=False)
+    findings = convert_report_to_json(report)["verdict"]["findings"]
+    (sentence,) = [f["sentence"] for f in findings if f["rule"] == "importance"]
+    assert sentence.endswith("There are only 8 of the 30 required bags.")
 
 
 def test_train_and_audit_a_parquet_file(tmp_path):

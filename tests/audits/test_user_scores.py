@@ -111,6 +111,7 @@ def test_what_is_planted_is_best_and_better_than_attention(drawn):
     verdict = convert_report_to_json(report)["verdict"]
     assert verdict["question"] == "Do these scores explain the predictions?"
     assert "uniform_attention" not in report.to_text()
+    assert "These questions are about the model and its attention" in text
 
 
 def test_noise_is_judged_at_chance(drawn):

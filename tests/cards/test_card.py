@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from hf_attnprobe.cards.card import (
     BEGIN_COMMENT,
     END_COMMENT,
+    PublishedRows,
     extract_user_text,
     merge_remote_metadata,
     read_card,
     render_part,
+    render_rows_readme,
     update_readme,
 )
 from hf_attnprobe.cards.metadata import (
@@ -298,3 +300,24 @@ def test_a_card_about_images_says_patches_and_images():
     assert "All numbers on this page hold for these images" in rendered
     (result,) = [r for r in build_eval_results(of_images) if "measure" in (r.metric_args or {})]
     assert "when each patch is exchanged for a patch of an image" in result.metric_args["measure"]
+
+
+def test_published_rows_about_images_are_counted_as_images():
+    data = DatasetReference.from_name("images")
+    provenance = {"instance": "patch", "input": "image"}
+    rows = PublishedRows("all", data, "test", 40, 40, 30, None, {}, provenance=provenance)
+    rendered = render_rows_readme("acme/rows", "acme/model", [rows], None)
+    assert "40 images from" in rendered and "the answer is based on 30 images" in rendered
+
+
+def test_a_card_about_bags_renames_no_name_of_the_user():
+    config = CONFIG | {
+        "inputs": "features",
+        "feature_size": 8,
+        "id2label": {"0": "text", "1": "no text"},
+    }
+    rendered = update_readme(None, card(name="word", config=config))
+    assert "- Classes: `text`, `no text`" in rendered
+    assert "An encoder turns the instances into states" in rendered
+    assert "All numbers on this page hold for these bags" in rendered
+    assert 'name = "word"' in rendered and "--model word" in rendered

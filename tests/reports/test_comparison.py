@@ -13,6 +13,7 @@ from hf_attnprobe.reports.comparison import (
     describe_answer_change,
 )
 from hf_attnprobe.reports.paired_differences import UNCLEAR_DIFFERENCE_TEXT
+from hf_attnprobe.reports.verdict import format_answer_reason
 from hf_attnprobe.statistics.grades import Answer
 from hf_attnprobe.statistics.rows import make_empty_rows
 from tests.helpers.error_messages import refused
@@ -87,6 +88,32 @@ def test_a_sentence_tells_whether_the_answer_differs(base, answers, beginning, n
     sentence = describe_answer_change(changed, 1)
     assert sentence.startswith(beginning) and sentence in " ".join(changed.to_markdown().split())
     assert sentence.count("is cannot say for this reason: ") == n_reasons
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_more_faithful_model_with_the_weaker_answer_has_a_reason(base, is_first):
+    """The decision bypasses the attention of this model, although its order is better."""
+    faithful = report_of(rows_of(2, moved=0.4), model="models/bypassed")
+    answers = {"path_share": Answer.NO}
+    findings = [
+        dataclasses.replace(f, answer=answers.get(f.rule, Answer.YES), incomplete_tests={})
+        for f in faithful.findings
+    ]
+    faithful = dataclasses.replace(faithful, findings=tuple(findings))
+    reports = [faithful, base] if is_first else [base, faithful]
+    comparison = compare_reports(reports)
+    name = comparison.names[reports.index(faithful)]
+    assert comparison.answers[reports.index(faithful)] == Answer.NO
+
+    def describe(base_answer):
+        answers = [base_answer if report is base else Answer.NO for report in reports]
+        return describe_answer_change(dataclasses.replace(comparison, answers=tuple(answers)), 1)
+
+    sentence = describe(Answer.PARTLY)
+    assert f"Faithfulness is higher for {name}. The answer for {name} is no for this" in sentence
+    _, _, reason = sentence.partition("for this reason: ")
+    assert reason and reason == format_answer_reason(faithful.findings, faithful.words)
+    assert "for this reason" not in describe(Answer.NO)
 
 
 def test_other_texts_are_no_pairs(base):

@@ -321,6 +321,16 @@ def test_advice_does_not_exceed_the_data_set(n_available, advice):
     assert advice.format(n=n_suggested) in text
 
 
+def test_more_texts_are_suggested_if_some_were_left_out():
+    """The audit read only 60 of 70 texts, because the logits of the others were undefined."""
+    crossing = all_yes(faithfulness=found("faithfulness", 0.56, (0.46, 0.67), 60))
+    settings = {"asked_for": {"test_limit": 70}, "n": 60}
+    text = " ".join(str(report_of(*crossing, **settings, n_available=1776)).split())
+    assert re.search(r"--dataset sst --test-limit \d{3}$", text)
+    text = " ".join(str(report_of(*crossing, **settings, n_available=70)).split())
+    assert "This audit used all available texts. Add more of them." in text
+
+
 def test_all_texts_of_a_small_data_set_are_suggested_if_they_may_be_enough():
     few = [found(f.rule, f.value, n=20, yardsticks=f.yardsticks) for f in all_yes()]
     settings = {"asked_for": {"test_limit": 20}, "n": 20}

@@ -294,4 +294,4 @@ def test_more_texts_are_asked_of_the_classes_that_count():
         "m", data, n, 0, (), provenance, findings=tuple(findings), rows=Rows.coerce(rows)
     )
     told = " ".join(str(report).split())
-    assert "Add more of them. Those predicted neg do not count" in told
+    assert "Add more of them. Texts that are predicted as neg do not count" in told
